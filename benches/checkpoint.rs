@@ -70,19 +70,15 @@ fn main() -> Result<ExitCode> {
     {
         return load(how, Path::new(folder));
     }
-    table::run(
-        "Load MiniLM, int8 against float",
-        "loading MiniLM",
-        |args, show| {
-            let default = Path::new(env!("CARGO_MANIFEST_DIR")).join("target/minilm");
-            let float = std::env::var_os("DYNQUANT_MINILM").map_or(default, PathBuf::from);
-            let missing = "no model: run scripts/fetch_minilm.sh target/minilm";
-            ensure!(float.join(FILE).exists(), missing);
-            measure("int8", QConfigSpec::int8(), &float, args, show)?;
-            let tables = QConfigSpec::int8().embeddings();
-            measure("int8 with embeddings", tables, &float, args, show)
-        },
-    )
+    table::run("Load MiniLM, int8 against float", "loading MiniLM", |args, show| {
+        let default = Path::new(env!("CARGO_MANIFEST_DIR")).join("target/minilm");
+        let float = std::env::var_os("DYNQUANT_MINILM").map_or(default, PathBuf::from);
+        let missing = "no model: run scripts/fetch_minilm.sh target/minilm";
+        ensure!(float.join(FILE).exists(), missing);
+        measure("int8", QConfigSpec::int8(), &float, args, show)?;
+        let tables = QConfigSpec::int8().embeddings();
+        measure("int8 with embeddings", tables, &float, args, show)
+    })
 }
 
 fn measure(

@@ -37,12 +37,7 @@ impl table::Row for Row {
     }
 
     fn line(&self) -> String {
-        let shape = format!(
-            "{}, {}, {k} x {k}",
-            self.inputs,
-            self.outputs,
-            k = self.kernel
-        );
+        let shape = format!("{}, {}, {k} x {k}", self.inputs, self.outputs, k = self.kernel);
         let [int8, float, candle] = self.us;
         let (float, candle) = (float / int8, candle / int8);
         format!("{shape:>20} {int8:>12.0} {float:>12.2} {candle:>12.2}")
@@ -66,20 +61,12 @@ fn main() -> Result<ExitCode> {
 fn measure([inputs, outputs, kernel]: [usize; 3], rounds: usize) -> Result<Row> {
     let device = Device::Cpu;
     let weight = Tensor::randn(0f32, 0.1, (outputs, inputs, kernel, kernel), &device)?;
-    let config = nn::Conv2dConfig {
-        padding: kernel / 2,
-        ..Default::default()
-    };
+    let config = nn::Conv2dConfig { padding: kernel / 2, ..Default::default() };
     let candle = candle_nn::Conv2d::new(weight, None, config);
     let float = nn::Conv2d::from(candle.clone());
     let int8 = float.quantize(&QConfig::int8())?;
     let xs = Tensor::randn(0f32, 1., (1, inputs, 28, 28), &device)?;
     let contenders: [&dyn Module; 3] = [&int8, &float, &candle];
     let us = interleaved(&contenders.map(|module| || module.forward(&xs)), rounds)?;
-    Ok(Row {
-        inputs,
-        outputs,
-        kernel,
-        us: [us[0], us[1], us[2]],
-    })
+    Ok(Row { inputs, outputs, kernel, us: [us[0], us[1], us[2]] })
 }

@@ -77,10 +77,7 @@ fn main() -> Result<ExitCode> {
             for preset in ["int8", "int8_groups", "int4"] {
                 let mut model = float.clone();
                 let spec = QConfigSpec::preset(preset)?;
-                quantize_dynamic(
-                    &mut model,
-                    &spec.kind(LayerKind::Attention, Precision::Int8),
-                )?;
+                quantize_dynamic(&mut model, &spec.kind(LayerKind::Attention, Precision::Int8))?;
                 measure(name, preset, &model, args, show)?;
             }
         }
@@ -97,14 +94,7 @@ fn measure(
 ) -> Result<()> {
     let weight_mb = bytes_of_products(model)? as f64 / 1e6;
     let mut show = |case: String, ms: f64| {
-        show(Row {
-            model: name,
-            preset,
-            case,
-            ms,
-            weight_mb,
-            gb_s: weight_mb / ms,
-        });
+        show(Row { model: name, preset, case, ms, weight_mb, gb_s: weight_mb / ms });
     };
     let ids = |sequences: usize, tokens: usize| {
         let ids = (0..sequences * tokens).map(|i| (i * 7919 % 30_000) as u32);
@@ -146,11 +136,7 @@ fn bytes_of_products(model: &impl Quantizable) -> Result<usize> {
     impl Visitor for Bytes {
         fn layer(&mut self, _: &str, layer: &dyn Layer) -> candle_dynquant::Result<()> {
             if layer.kind() == LayerKind::Linear {
-                self.0 += layer
-                    .weight_infos()
-                    .iter()
-                    .map(|info| info.bytes)
-                    .sum::<usize>();
+                self.0 += layer.weight_infos().iter().map(|info| info.bytes).sum::<usize>();
             }
             Ok(())
         }

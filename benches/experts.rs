@@ -52,14 +52,7 @@ impl table::Row for Row {
     }
 
     fn line(&self) -> String {
-        let Self {
-            preset,
-            token_us,
-            reading_us,
-            ratio,
-            prompt_us,
-            ..
-        } = self;
+        let Self { preset, token_us, reading_us, ratio, prompt_us, .. } = self;
         let bytes = self.bytes as f64 / 1e6;
         format!(
             "{preset:>12} {bytes:>11.1} {token_us:>9.0} {reading_us:>11.0} {ratio:>6.2} {prompt_us:>14.1}"
@@ -90,16 +83,8 @@ fn layer(count: usize, qconfig: &QConfig) -> Result<nn::Experts> {
     };
     let [first, last] = [weight(INNER, HIDDEN)?, weight(HIDDEN, INNER)?];
     let linear = |weight: &Tensor| nn::Linear::new(weight.clone(), None).quantize(qconfig);
-    let expert = |_| {
-        Ok(nn::Expert::new(
-            linear(&first)?,
-            linear(&first)?,
-            linear(&last)?,
-        ))
-    };
-    Ok(nn::Experts::new(
-        (0..count).map(expert).collect::<Result<_>>()?,
-    ))
+    let expert = |_| Ok(nn::Expert::new(linear(&first)?, linear(&first)?, linear(&last)?));
+    Ok(nn::Experts::new((0..count).map(expert).collect::<Result<_>>()?))
 }
 
 /// Some experts of each of `rows`, all different.
@@ -108,9 +93,7 @@ fn choose(count: usize, rows: usize, random: &mut u64) -> CandleResult<Tensor> {
     for _ in 0..rows {
         let mut some = Vec::new();
         while some.len() < CHOSEN {
-            *random = random
-                .wrapping_mul(6_364_136_223_846_793_005)
-                .wrapping_add(1);
+            *random = random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
             let expert = (*random >> 33) as u32 % count as u32;
             if !some.contains(&expert) {
                 some.push(expert);
@@ -122,24 +105,11 @@ fn choose(count: usize, rows: usize, random: &mut u64) -> CandleResult<Tensor> {
 }
 
 fn measure(preset: &'static str, qconfig: &QConfig, args: &Args) -> Result<Row> {
-    let (count, layers) = if args.quick {
-        (2 * CHOSEN, 1)
-    } else {
-        (COUNT, LAYERS)
-    };
-    let all = (0..layers)
-        .map(|_| layer(count, qconfig))
-        .collect::<Result<Vec<_>>>()?;
-    let one = nn::Linear::new(
-        Tensor::zeros((INNER, HIDDEN), DType::F32, &Device::Cpu)?,
-        None,
-    );
+    let (count, layers) = if args.quick { (2 * CHOSEN, 1) } else { (COUNT, LAYERS) };
+    let all = (0..layers).map(|_| layer(count, qconfig)).collect::<Result<Vec<_>>>()?;
+    let one = nn::Linear::new(Tensor::zeros((INNER, HIDDEN), DType::F32, &Device::Cpu)?, None);
     let one = one.quantize(qconfig)?;
-    let matrix = one
-        .projection()
-        .qweight()
-        .map(QWeight::bytes)
-        .context("a quantized weight")?;
+    let matrix = one.projection().qweight().map(QWeight::bytes).context("a quantized weight")?;
     let bytes = layers * CHOSEN * 3 * matrix;
     let random = RefCell::new(1u64);
     let run = |rows: usize| {
@@ -162,9 +132,7 @@ fn measure(preset: &'static str, qconfig: &QConfig, args: &Args) -> Result<Row> 
             })
             .flat_map(|matrix| matrix.chunks(1 << 14))
             .collect();
-        let sums = parts
-            .par_iter()
-            .map(|part| part.iter().fold(0u64, |a, b| a.wrapping_add(*b)));
+        let sums = parts.par_iter().map(|part| part.iter().fold(0u64, |a, b| a.wrapping_add(*b)));
         Tensor::new(sums.sum::<u64>() as f32, &Device::Cpu)
     };
     let ways: [&dyn Fn() -> CandleResult<Tensor>; 3] = [&|| run(1), &read, &|| run(PROMPT)];

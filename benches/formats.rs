@@ -108,20 +108,14 @@ impl table::Row for Row {
 
 fn main() -> Result<ExitCode> {
     let title = "Linear, whole call, activations u8 per row (float16: f32; bfloat16: bf16)";
-    table::run(
-        "Time nn::Linear in every weight format",
-        title,
-        |args, show| {
-            for [m, k, n] in SHAPES {
-                if !args.quick || m * k * n <= 1 << 30 {
-                    measure(m, k, n, args.rounds())?
-                        .into_iter()
-                        .for_each(&mut *show);
-                }
+    table::run("Time nn::Linear in every weight format", title, |args, show| {
+        for [m, k, n] in SHAPES {
+            if !args.quick || m * k * n <= 1 << 30 {
+                measure(m, k, n, args.rounds())?.into_iter().for_each(&mut *show);
             }
-            Ok(())
-        },
-    )
+        }
+        Ok(())
+    })
 }
 
 /// A layer whose input and output are cast to another dtype.

@@ -50,10 +50,7 @@ struct Row {
 impl table::Row for Row {
     fn header(_: &Args) -> String {
         let names = NAMES.map(|name| format!("{name:>12}")).concat();
-        format!(
-            "{:>16} {names} {:>11} {:>6}",
-            "m, k, n; us", "int4 x int8", "GB/s"
-        )
+        format!("{:>16} {names} {:>11} {:>6}", "m, k, n; us", "int4 x int8", "GB/s")
     }
 
     fn line(&self) -> String {
@@ -89,17 +86,10 @@ fn measure(m: usize, k: usize, n: usize, rounds: usize) -> Result<Row> {
         quantize_dynamic(&mut linear, &spec)?;
         Ok(linear)
     };
-    let ours = [
-        ours(QConfigSpec::int8())?,
-        ours(QConfigSpec::int4())?,
-        ours(QConfigSpec::int8_groups())?,
-    ];
+    let ours =
+        [ours(QConfigSpec::int8())?, ours(QConfigSpec::int4())?, ours(QConfigSpec::int8_groups())?];
     let candle = |dtype| QMatMul::from_qtensor(QTensor::quantize(&weight, dtype)?);
-    let candle = [
-        candle(GgmlDType::Q4_0)?,
-        candle(GgmlDType::Q4K)?,
-        candle(GgmlDType::Q8_0)?,
-    ];
+    let candle = [candle(GgmlDType::Q4_0)?, candle(GgmlDType::Q4K)?, candle(GgmlDType::Q8_0)?];
     let [a, b, c] = &ours;
     let [x, y, z] = &candle;
     let contenders: [&dyn Module; 6] = [a, b, c, x, y, z];

@@ -51,18 +51,14 @@ impl table::Row for Row {
 
 fn main() -> Result<ExitCode> {
     let about = "Time narrow int8 layers against candle's f32 Linear";
-    table::run(
-        about,
-        "narrow Linear, whole call, int8() preset",
-        |args, show| {
-            for k in INPUTS {
-                for n in OUTPUTS {
-                    show(measure(k, n, args.rounds())?);
-                }
+    table::run(about, "narrow Linear, whole call, int8() preset", |args, show| {
+        for k in INPUTS {
+            for n in OUTPUTS {
+                show(measure(k, n, args.rounds())?);
             }
-            Ok(())
-        },
-    )
+        }
+        Ok(())
+    })
 }
 
 fn measure(k: usize, n: usize, rounds: usize) -> Result<Row> {

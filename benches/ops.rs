@@ -138,12 +138,7 @@ fn row_cases() -> Result<Vec<Case>> {
     let inner = randn(&[128, 3072])?;
     for (op, ours, candle) in pointwise {
         let (a, b) = (inner.clone(), inner.clone());
-        cases.push(case(
-            op,
-            &inner,
-            Box::new(move || ours(&a)),
-            Box::new(move || candle(&b)),
-        ));
+        cases.push(case(op, &inner, Box::new(move || ours(&a)), Box::new(move || candle(&b))));
     }
     let scores = randn(&[12, 128, 128])?;
     let (a, b) = (scores.clone(), scores.clone());
@@ -174,12 +169,7 @@ fn row_cases() -> Result<Vec<Case>> {
         cases.push(case("add_layer_norm", &xs, ours, candle));
         let (r, s) = (residual.clone(), residual);
         let norm = candle_nn::RmsNorm::new(factors()?, 1e-6);
-        let (a, b, fused, plain) = (
-            xs.clone(),
-            xs.clone(),
-            nn::RmsNorm::from(norm.clone()),
-            norm,
-        );
+        let (a, b, fused, plain) = (xs.clone(), xs.clone(), nn::RmsNorm::from(norm.clone()), norm);
         let (ours, candle): (Way, Way) = (
             Box::new(move || Ok(fused.forward_add(&a, &r)?.0)),
             Box::new(move || plain.forward(&(&b + &s)?)),
@@ -213,16 +203,10 @@ fn attention_case([batch, heads, queries, keys, head_dim]: [usize; 5]) -> Result
         let (q, k, v, mask) = (q.clone(), k.clone(), v.clone(), mask.clone());
         Box::new(move || {
             let mask = Some(&mask);
-            merged(ops::scaled_dot_product_attention_with(
-                &q, &k, &v, mask, scale, precision,
-            )?)
+            merged(ops::scaled_dot_product_attention_with(&q, &k, &v, mask, scale, precision)?)
         })
     };
-    let seq = if queries == keys {
-        queries.to_string()
-    } else {
-        format!("{queries}/{keys}")
-    };
+    let seq = if queries == keys { queries.to_string() } else { format!("{queries}/{keys}") };
     Ok(Case {
         op: "attention",
         shape: format!("{batch}x{heads}x{seq}x{head_dim}"),
@@ -238,20 +222,14 @@ fn attention_case([batch, heads, queries, keys, head_dim]: [usize; 5]) -> Result
 /// A token's queries over a cache of keys and values, in each of its precisions.
 fn cache_case([batch, heads, kv_heads, keys, head_dim]: [usize; 5]) -> Result<Case> {
     let rows = |heads, rows| randn(&[batch, heads, rows, head_dim]);
-    let (q, k, v) = (
-        rows(heads, 1)?,
-        rows(kv_heads, keys)?,
-        rows(kv_heads, keys)?,
-    );
+    let (q, k, v) = (rows(heads, 1)?, rows(kv_heads, keys)?, rows(kv_heads, keys)?);
     let scale = 1. / (head_dim as f32).sqrt();
     let merged = move |ys: Tensor| ys.transpose(1, 2)?.reshape((batch, 1, heads * head_dim));
     let ours = |precision| -> Result<Way> {
         let mut cache = nn::KvCache::new(precision);
         cache.append(&k, &v)?;
         let q = q.clone();
-        Ok(Box::new(move || {
-            merged(cache.attend(&q, ops::Mask::Causal, scale)?)
-        }))
+        Ok(Box::new(move || merged(cache.attend(&q, ops::Mask::Causal, scale)?)))
     };
     let repeated = |t: &Tensor| -> CandleResult<Tensor> {
         let groups = (batch, kv_heads, heads / kv_heads, keys, head_dim);
@@ -282,12 +260,7 @@ fn measure(case: &Case, rounds: usize) -> Result<Row> {
         let largest = (other - &candle)?.abs()?.max_all()?;
         difference = difference.max(largest.to_scalar::<f32>()?);
     }
-    ensure!(
-        difference < 1e-5,
-        "{} {}: {difference}",
-        case.op,
-        case.shape
-    );
+    ensure!(difference < 1e-5, "{} {}: {difference}", case.op, case.shape);
 
     for (name, bound, way) in [("bf16", 0.05, &case.bf16), ("int8", 0.15, &case.int8)] {
         let Some(way) = way else { continue };

@@ -71,14 +71,7 @@ fn main() -> Result<ExitCode> {
 fn bert_base() -> Vec<[usize; 2]> {
     let (hidden, inner) = (768, 3072);
     let square = [hidden, hidden];
-    let layer = [
-        square,
-        square,
-        square,
-        square,
-        [inner, hidden],
-        [hidden, inner],
-    ];
+    let layer = [square, square, square, square, [inner, hidden], [hidden, inner]];
     [&layer.repeat(12)[..], &[square]].concat()
 }
 

@@ -49,10 +49,7 @@ const CALLS: usize = 25;
 impl table::Row for Row {
     fn header(args: &Args) -> String {
         let threads = format!("{} threads", args.threads);
-        format!(
-            "{:>12} {:>12} {threads:>12} {:>12}",
-            "pause us", "one thread", "start, end"
-        )
+        format!("{:>12} {:>12} {threads:>12} {:>12}", "pause us", "one thread", "start, end")
     }
 
     fn line(&self) -> String {
@@ -66,31 +63,27 @@ impl table::Row for Row {
 fn main() -> Result<ExitCode> {
     let title =
         format!("1 x {INPUTS} by {CHANNELS} channels a thread, int8(), us, {CALLS} calls a round,");
-    table::run(
-        "Time to start a product on several threads",
-        &title,
-        |args, show| {
-            let weight = Tensor::randn(0f32, 1., (args.threads * CHANNELS, INPUTS), &Device::Cpu)?;
-            let xs = Tensor::randn(0f32, 1., (1, INPUTS), &Device::Cpu)?;
-            let narrow = quantized(weight.narrow(0, 0, CHANNELS)?)?;
-            let wide = quantized(weight)?;
-            let of_narrow = wide.forward(&xs)?.narrow(1, 0, CHANNELS)?;
-            ensure!(
-                of_narrow.to_vec2::<f32>()? == narrow.forward(&xs)?.to_vec2::<f32>()?,
-                "outputs disagree"
-            );
-            for pause in PAUSES {
-                let [one, all] = medians([&narrow, &wide], &xs, pause, CALLS * args.rounds())?;
-                show(Row {
-                    pause_us: pause.as_micros(),
-                    one_thread_us: one,
-                    all_threads_us: all,
-                    start_us: all - one,
-                });
-            }
-            Ok(())
-        },
-    )
+    table::run("Time to start a product on several threads", &title, |args, show| {
+        let weight = Tensor::randn(0f32, 1., (args.threads * CHANNELS, INPUTS), &Device::Cpu)?;
+        let xs = Tensor::randn(0f32, 1., (1, INPUTS), &Device::Cpu)?;
+        let narrow = quantized(weight.narrow(0, 0, CHANNELS)?)?;
+        let wide = quantized(weight)?;
+        let of_narrow = wide.forward(&xs)?.narrow(1, 0, CHANNELS)?;
+        ensure!(
+            of_narrow.to_vec2::<f32>()? == narrow.forward(&xs)?.to_vec2::<f32>()?,
+            "outputs disagree"
+        );
+        for pause in PAUSES {
+            let [one, all] = medians([&narrow, &wide], &xs, pause, CALLS * args.rounds())?;
+            show(Row {
+                pause_us: pause.as_micros(),
+                one_thread_us: one,
+                all_threads_us: all,
+                start_us: all - one,
+            });
+        }
+        Ok(())
+    })
 }
 
 fn quantized(weight: Tensor) -> Result<nn::Linear> {

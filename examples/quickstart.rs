@@ -34,15 +34,8 @@ impl Mlp {
 fn main() -> std::result::Result<(), Box<dyn std::error::Error>> {
     let vars = VarMap::new(); // a real model would read a checkpoint
     let vb = VarBuilder::from_varmap(&vars, DType::F32, &Device::Cpu);
-    let (up, down) = (
-        nn::linear(384, 1536, vb.pp("up"))?,
-        nn::linear(1536, 384, vb.pp("down"))?,
-    );
-    let float = Mlp {
-        up,
-        down,
-        scale: 0.5,
-    };
+    let (up, down) = (nn::linear(384, 1536, vb.pp("up"))?, nn::linear(1536, 384, vb.pp("down"))?);
+    let float = Mlp { up, down, scale: 0.5 };
 
     let mut quantized = float.clone(); // shares the weights, so it costs nothing
     let report = quantize_dynamic(&mut quantized, &QConfigSpec::int8())?;

@@ -59,11 +59,7 @@ impl Deviation {
             self.noise += error * error;
             self.product += expected * got;
             // A NaN is as far as can be.
-            let distance = if error.is_nan() {
-                f64::INFINITY
-            } else {
-                error.abs()
-            };
+            let distance = if error.is_nan() { f64::INFINITY } else { error.abs() };
             self.max_abs = self.max_abs.max(distance);
         }
     }
@@ -102,11 +98,7 @@ impl Deviation {
             return 1.;
         }
         let cosine = self.product / (self.signal.sqrt() * self.power.sqrt());
-        if cosine.is_finite() {
-            cosine.clamp(-1., 1.)
-        } else {
-            0.
-        }
+        if cosine.is_finite() { cosine.clamp(-1., 1.) } else { 0. }
     }
 
     /// The maximum difference of an element.

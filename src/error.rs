@@ -78,17 +78,9 @@ pub enum ErrorKind {
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum Fault {
     #[error("shape mismatch in {op}: expected {expected}, got {got:?}")]
-    ShapeMismatch {
-        op: &'static str,
-        expected: String,
-        got: Vec<usize>,
-    },
+    ShapeMismatch { op: &'static str, expected: String, got: Vec<usize> },
     #[error("unsupported dtype in {op}: expected {expected}, got {got:?}")]
-    UnsupportedDType {
-        op: &'static str,
-        expected: &'static str,
-        got: DType,
-    },
+    UnsupportedDType { op: &'static str, expected: &'static str, got: DType },
     #[error(
         "unsupported device in {op}: expected cpu, got {got}; dynamic quantization runs on the CPU only, move the tensor with `to_device(&Device::Cpu)`"
     )]
@@ -96,11 +88,7 @@ pub(crate) enum Fault {
     #[error("non-finite weight: expected finite numbers, got {value} at index {index:?}")]
     NonFiniteWeight { index: Vec<usize>, value: f32 },
     #[error("non-finite {what}: expected finite numbers, got {value} at index {index}")]
-    NonFinite {
-        what: &'static str,
-        index: usize,
-        value: f32,
-    },
+    NonFinite { what: &'static str, index: usize, value: f32 },
     #[error(
         "output channel {channel} can overflow the i32 accumulator: expected 255 * sum|codes| < 2^31, got {got}; keep this layer float"
     )]
@@ -133,52 +121,23 @@ pub(crate) enum Fault {
         "unknown {what}: expected one of {expected}, got {got:?}{}",
         did_you_mean(nearest.as_deref())
     )]
-    UnknownName {
-        what: &'static str,
-        expected: String,
-        got: String,
-        nearest: Option<String>,
-    },
+    UnknownName { what: &'static str, expected: String, got: String, nearest: Option<String> },
     #[error("{}{message}", place(*line, *column, key))]
-    InvalidConfig {
-        line: usize,
-        column: usize,
-        key: String,
-        message: String,
-    },
+    InvalidConfig { line: usize, column: usize, key: String, message: String },
     #[error("cannot {action}: {error}")]
-    Io {
-        action: &'static str,
-        error: std::io::Error,
-    },
+    Io { action: &'static str, error: std::io::Error },
     #[error("malformed {what}: expected {expected}, got {got}")]
-    MalformedCheckpoint {
-        what: &'static str,
-        expected: String,
-        got: String,
-    },
+    MalformedCheckpoint { what: &'static str, expected: String, got: String },
     #[error("tensor {tensor:?}: expected {expected}, got {got}")]
-    InvalidTensor {
-        tensor: String,
-        expected: String,
-        got: String,
-    },
+    InvalidTensor { tensor: String, expected: String, got: String },
     #[error("unsupported {what}: expected {expected}, got {got}")]
-    UnsupportedCheckpoint {
-        what: &'static str,
-        expected: String,
-        got: String,
-    },
+    UnsupportedCheckpoint { what: &'static str, expected: String, got: String },
     #[error("cannot save the layer: expected {expected}, got {got}")]
     Unsavable { expected: String, got: String },
     #[error("DYNQUANT_ISA={got} is not available on this CPU: expected one of {expected}")]
     UnavailableIsa { got: String, expected: String },
     #[error("invalid {what}: expected {expected}, got {got}")]
-    InvalidArgument {
-        what: &'static str,
-        expected: String,
-        got: String,
-    },
+    InvalidArgument { what: &'static str, expected: String, got: String },
     #[error("{message}")]
     Custom { kind: ErrorKind, message: String },
     #[error(transparent)]
@@ -233,11 +192,7 @@ impl Error {
     pub(crate) fn check_finite(what: &'static str, values: &[f32]) -> Result<()> {
         match values.iter().position(|value| !value.is_finite()) {
             None => Ok(()),
-            Some(index) => Err(Self::from(Fault::NonFinite {
-                what,
-                index,
-                value: values[index],
-            })),
+            Some(index) => Err(Self::from(Fault::NonFinite { what, index, value: values[index] })),
         }
     }
 
@@ -409,18 +364,13 @@ mod tests {
     /// The guide quotes them; no machine has all of these faults.
     #[test]
     fn faults_of_the_machine_are_told_as_the_guide_says() {
-        let unavailable = Fault::UnavailableIsa {
-            got: "amx_int8".into(),
-            expected: "portable, avx2".into(),
-        };
+        let unavailable =
+            Fault::UnavailableIsa { got: "amx_int8".into(), expected: "portable, avx2".into() };
         assert_eq!(
             Error::from(unavailable).to_string(),
             "DYNQUANT_ISA=amx_int8 is not available on this CPU: expected one of portable, avx2"
         );
-        let device = Fault::UnsupportedDevice {
-            op: "forward",
-            got: "Cuda { gpu_id: 0 }".into(),
-        };
+        let device = Fault::UnsupportedDevice { op: "forward", got: "Cuda { gpu_id: 0 }".into() };
         assert_eq!(
             Error::from(device).at("head").to_string(),
             "head: unsupported device in forward: expected cpu, got Cuda { gpu_id: 0 }; dynamic \
@@ -435,21 +385,9 @@ mod tests {
         let cases = [
             (error().at(""), "no", None),
             (error().at("w").at("layer"), "layer.w: no", Some("layer.w")),
-            (
-                error().at("w").in_file(file),
-                "a.safetensors: w: no",
-                Some("w"),
-            ),
-            (
-                error().in_file(file).in_file(Path::new("b")),
-                "a.safetensors: no",
-                None,
-            ),
-            (
-                error().in_file(file).at("m"),
-                "m: a.safetensors: no",
-                Some("m"),
-            ),
+            (error().at("w").in_file(file), "a.safetensors: w: no", Some("w")),
+            (error().in_file(file).in_file(Path::new("b")), "a.safetensors: no", None),
+            (error().in_file(file).at("m"), "m: a.safetensors: no", Some("m")),
         ];
         for (error, expected, path) in cases {
             assert_eq!((error.to_string().as_str(), error.path()), (expected, path));

@@ -42,10 +42,7 @@ impl NameRegex {
     }
 
     fn written(pattern: &str, regex: &str) -> Self {
-        Self {
-            pattern: pattern.to_owned(),
-            compiled: compile(regex),
-        }
+        Self { pattern: pattern.to_owned(), compiled: compile(regex) }
     }
 
     pub fn pattern(&self) -> &str {
@@ -198,14 +195,8 @@ mod tests {
             (&large, "size limit"),
             (&malformed, "unclosed group"),
         ] {
-            let error = NameRegex::new(pattern)
-                .compiled()
-                .expect_err("beyond a limit");
-            let Fault::InvalidRegex {
-                pattern: named,
-                message,
-            } = error.fault()
-            else {
+            let error = NameRegex::new(pattern).compiled().expect_err("beyond a limit");
+            let Fault::InvalidRegex { pattern: named, message } = error.fault() else {
                 panic!("{error:?}");
             };
             assert_eq!(*named, format!("{}..", &pattern[..200]));
@@ -224,10 +215,7 @@ mod tests {
     fn a_short_message_is_whole() {
         let error = NameRegex::new("(b").compiled().expect_err("malformed");
         let message = error.to_string();
-        assert!(
-            message.contains("(b\n") && message.contains("unclosed group"),
-            "{message}"
-        );
+        assert!(message.contains("(b\n") && message.contains("unclosed group"), "{message}");
     }
 
     #[test]
@@ -243,14 +231,8 @@ mod tests {
             assert_eq!(totals(count, bytes), Ok(()), "{count} of {bytes}");
         }
         let count = totals(201, 1).expect_err("too many");
-        assert!(
-            count.contains("number of regexes") && count.contains("201"),
-            "{count}"
-        );
+        assert!(count.contains("number of regexes") && count.contains("201"), "{count}");
         let bytes = totals(2, 5_001).expect_err("too long");
-        assert!(
-            bytes.contains("bytes of regexes") && bytes.contains("10002"),
-            "{bytes}"
-        );
+        assert!(bytes.contains("bytes of regexes") && bytes.contains("10002"), "{bytes}");
     }
 }

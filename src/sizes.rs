@@ -70,11 +70,7 @@ pub(crate) fn weight(op: &'static str, shape: [usize; 2]) -> Result<usize> {
 }
 
 pub(crate) fn at_most(what: &'static str, max: usize, got: usize) -> Result<()> {
-    if got > max {
-        Err(Error::argument(what, format!("at most {max}"), got))
-    } else {
-        Ok(())
-    }
+    if got > max { Err(Error::argument(what, format!("at most {max}"), got)) } else { Ok(()) }
 }
 
 #[cfg(test)]

@@ -104,11 +104,9 @@ pub(crate) fn to_f32_vec(tensor: &Tensor, op: &'static str) -> Result<Vec<f32>> 
 pub(crate) fn from_f32_vec(values: Vec<f32>, shape: &[usize], dtype: DType) -> Result<Tensor> {
     let cpu = &Device::Cpu;
     Ok(match dtype {
-        DType::BF16 => Tensor::from_vec(
-            kernels::narrow_bf16(kernels::active()?, &values),
-            shape,
-            cpu,
-        )?,
+        DType::BF16 => {
+            Tensor::from_vec(kernels::narrow_bf16(kernels::active()?, &values), shape, cpu)?
+        }
         DType::F16 => Tensor::from_vec(kernels::narrow_f16(&values), shape, cpu)?,
         _ => Tensor::from_vec(values, shape, cpu)?.to_dtype(dtype)?,
     })
@@ -243,11 +241,7 @@ mod tests {
             assert_eq!(as_f32(&view.t()?, "read")?.dims(), [1, 0]);
         }
         let indexes = Tensor::zeros(3, DType::U32, &Device::Cpu)?.narrow(0, 3, 0)?;
-        assert!(
-            Elements::new(&indexes)
-                .to_indexes("embedding", 9)?
-                .is_empty()
-        );
+        assert!(Elements::new(&indexes).to_indexes("embedding", 9)?.is_empty());
         Ok(())
     }
 }

@@ -69,9 +69,7 @@ pub(crate) fn lookup<T, const N: usize>(
 ) -> Result<T> {
     let known = words.each_ref().map(|(word, _)| *word);
     let found = words.into_iter().find(|(known, _)| *known == word);
-    found
-        .map(|(_, value)| value)
-        .ok_or_else(|| unknown_name(what, word, &known))
+    found.map(|(_, value)| value).ok_or_else(|| unknown_name(what, word, &known))
 }
 
 /// `Display`, `FromStr` and serde of an enum whose variants are words; a `prefix` may be left out.

@@ -10,20 +10,16 @@ type TestResult = std::result::Result<(), Box<dyn std::error::Error>>;
 
 fn conv(seed: u64) -> Result<nn::Conv1d> {
     let weight = (tensor(&[32, 32, 5], seed)? * 0.1)?;
-    let config = candle_nn::Conv1dConfig {
-        padding: 2,
-        ..Default::default()
-    };
+    let config = candle_nn::Conv1dConfig { padding: 2, ..Default::default() };
     Ok(nn::Conv1d::new(weight, None, config))
 }
 
 /// Two convolutions around a scale that is no layer.
 fn block(seed: u64) -> Result<nn::Func<'static>> {
     let (first, second, scale) = (conv(seed)?, conv(seed + 1)?, 0.5);
-    Ok(nn::Func::holding(
-        (first, second),
-        move |(first, second), xs| (xs.apply(first)?.relu()?.apply(second)? * scale)? + xs,
-    ))
+    Ok(nn::Func::holding((first, second), move |(first, second), xs| {
+        (xs.apply(first)?.relu()?.apply(second)? * scale)? + xs
+    }))
 }
 
 fn values(tensor: &Tensor) -> Result<Vec<f32>> {
@@ -85,11 +81,8 @@ fn closures_in_closures_are_walked_too() -> TestResult {
 #[test]
 fn a_closure_that_captures_is_named_in_the_report() -> TestResult {
     let captured = conv(1)?;
-    let mut model = (
-        nn::func(move |xs| xs.apply(&captured)),
-        nn::func_t(|xs, _| Ok(xs.clone())),
-        conv(2)?,
-    );
+    let mut model =
+        (nn::func(move |xs| xs.apply(&captured)), nn::func_t(|xs, _| Ok(xs.clone())), conv(2)?);
     let report = quantize_dynamic(&mut model, &QConfigSpec::int8())?;
     let hidden: Vec<_> = report.hidden.iter().map(|one| &*one.path).collect();
     assert_eq!(hidden, ["0"]);

@@ -17,21 +17,11 @@ use common::tensor;
 type TestResult = std::result::Result<(), Box<dyn std::error::Error>>;
 
 fn signals(padding: usize, stride: usize, dilation: usize) -> Conv1dConfig {
-    Conv1dConfig {
-        padding,
-        stride,
-        dilation,
-        ..Default::default()
-    }
+    Conv1dConfig { padding, stride, dilation, ..Default::default() }
 }
 
 fn images(padding: usize, stride: usize, dilation: usize) -> Conv2dConfig {
-    Conv2dConfig {
-        padding,
-        stride,
-        dilation,
-        ..Default::default()
-    }
+    Conv2dConfig { padding, stride, dilation, ..Default::default() }
 }
 
 /// Layers of both kinds, with an input of each.
@@ -68,10 +58,7 @@ fn decibels(float: &Tensor, quantized: &Tensor) -> candle_dynquant::Result<f64> 
 }
 
 fn grouped(groups: usize, stride: usize) -> Conv2dConfig {
-    Conv2dConfig {
-        groups,
-        ..images(1, stride, 1)
-    }
+    Conv2dConfig { groups, ..images(1, stride, 1) }
 }
 
 #[test]
@@ -81,28 +68,20 @@ fn float_layers_are_candles_but_for_rounding() -> TestResult {
         let candle = candle_nn::Conv1d::new(weight, bias, *layer.config());
         assert!(decibels(&candle.forward(&xs)?, &layer.forward(&xs)?)? > 120.);
         let strided = xs.transpose(1, 2)?.contiguous()?.transpose(1, 2)?;
-        assert_eq!(
-            bits(&layer.forward(&strided)?)?,
-            bits(&layer.forward(&xs)?)?
-        );
+        assert_eq!(bits(&layer.forward(&strided)?)?, bits(&layer.forward(&xs)?)?);
         let halves = layer.forward(&xs.to_dtype(DType::BF16)?)?;
         assert_eq!(halves.dtype(), DType::BF16);
     }
-    for (weight, groups, stride) in [
-        ([12, 2, 3, 3], 4, 2),
-        ([8, 1, 3, 2], 8, 1),
-        ([60, 8, 3, 3], 1, 1),
-    ] {
+    for (weight, groups, stride) in
+        [([12, 2, 3, 3], 4, 2), ([8, 1, 3, 2], 8, 1), ([60, 8, 3, 3], 1, 1)]
+    {
         let config = grouped(groups, stride);
         let bias = tensor(&weight[..1], 5)?;
         let candle = candle_nn::Conv2d::new(tensor(&weight, 4)?, Some(bias), config);
         let xs = tensor(&[2, 8, 9, 11], 6)?;
         let layer = nn::Conv2d::from(candle.clone()).with_activation(FusedActivation::Relu);
         let expected = candle.forward(&xs)?.relu()?;
-        assert!(
-            decibels(&expected, &layer.forward(&xs)?)? > 120.,
-            "{config:?}"
-        );
+        assert!(decibels(&expected, &layer.forward(&xs)?)? > 120., "{config:?}");
     }
     Ok(())
 }
@@ -132,10 +111,7 @@ fn residuals_are_added_before_the_activation_function() -> TestResult {
         let got = layer.forward_add(&xs, &residual)?;
         assert!(decibels(&expected, &got)? > 120.);
         let layer = layer.with_activation(FusedActivation::Relu);
-        assert_eq!(
-            bits(&layer.forward_add(&xs, &residual)?)?,
-            bits(&got.relu()?)?
-        );
+        assert_eq!(bits(&layer.forward_add(&xs, &residual)?)?, bits(&got.relu()?)?);
         let halves = layer.forward_add(&xs.to_dtype(DType::F16)?, &residual)?;
         assert_eq!(halves.dtype(), DType::F16);
         let wrong = layer.forward_add(&xs, &residual.narrow(2, 0, 49)?);
@@ -153,10 +129,7 @@ fn residuals_are_added_before_the_activation_function() -> TestResult {
         let got = layer.forward_add(&xs, &residual)?;
         assert!(decibels(&(layer.forward(&xs)? + &residual)?, &got)? > 120.);
         let layer = layer.with_activation(FusedActivation::Relu);
-        assert_eq!(
-            bits(&layer.forward_add(&xs, &residual)?)?,
-            bits(&got.relu()?)?
-        );
+        assert_eq!(bits(&layer.forward_add(&xs, &residual)?)?, bits(&got.relu()?)?);
     }
     Ok(())
 }
@@ -169,10 +142,7 @@ fn groups_are_convolutions_of_their_channels() -> TestResult {
     let quantized = int8(&layer)?;
     let ys = quantized.forward(&xs)?;
     let alone = (0..2).map(|group| {
-        let (weight, bias) = (
-            weight.narrow(0, group * 24, 24)?,
-            bias.narrow(0, group * 24, 24)?,
-        );
+        let (weight, bias) = (weight.narrow(0, group * 24, 24)?, bias.narrow(0, group * 24, 24)?);
         let of_group = int8(&nn::Conv2d::new(weight, Some(bias), images(1, 2, 1)))?;
         Ok(of_group.forward(&xs.narrow(1, group * 20, 20)?)?)
     });
@@ -180,12 +150,7 @@ fn groups_are_convolutions_of_their_channels() -> TestResult {
     assert_eq!(bits(&ys)?, bits(&alone)?);
     assert!(decibels(&layer.forward(&xs)?, &ys)? > 35.);
     assert!(decibels(&weight, quantized.weight())? > 40.);
-    let config = ConvTranspose1dConfig {
-        padding: 1,
-        stride: 2,
-        groups: 2,
-        ..Default::default()
-    };
+    let config = ConvTranspose1dConfig { padding: 1, stride: 2, groups: 2, ..Default::default() };
     let (weight, bias) = (tensor(&[32, 24, 4], 1)?, tensor(&[48], 2)?);
     let candle = candle_nn::ConvTranspose1d::new(weight.clone(), Some(bias), config);
     let layer = nn::ConvTranspose1d::from(candle.clone());
@@ -242,13 +207,7 @@ fn int8_layers_are_near_float_ones() -> TestResult {
 fn transposed() -> Result<Vec<(nn::ConvTranspose1d, Tensor)>> {
     let case = |[from, to, taps, length]: [usize; 4], numbers: [usize; 4]| {
         let [padding, output_padding, stride, dilation] = numbers;
-        let config = ConvTranspose1dConfig {
-            padding,
-            output_padding,
-            stride,
-            dilation,
-            groups: 1,
-        };
+        let config = ConvTranspose1dConfig { padding, output_padding, stride, dilation, groups: 1 };
         let weight = (tensor(&[from, to, taps], 1)? * 0.1)?;
         let layer = nn::ConvTranspose1d::new(weight, Some(tensor(&[to], 2)?), config);
         Ok((layer, tensor(&[2, from, length], 3)?))
@@ -312,11 +271,7 @@ fn an_output_depends_on_its_window_only() -> TestResult {
 
 #[test]
 fn padding_and_poison_touch_their_windows_only() -> TestResult {
-    let layer = int8(&nn::Conv1d::new(
-        tensor(&[8, 16, 3], 1)?,
-        None,
-        signals(1, 1, 1),
-    ))?;
+    let layer = int8(&nn::Conv1d::new(tensor(&[8, 16, 3], 1)?, None, signals(1, 1, 1)))?;
     let xs = tensor(&[1, 16, 20], 2)?;
     let clean = layer.forward(&xs)?.to_vec3::<f32>()?;
     let mut poisoned = xs.flatten_all()?.to_vec1::<f32>()?;
@@ -333,11 +288,7 @@ fn padding_and_poison_touch_their_windows_only() -> TestResult {
     // A window of padding alone has the bias.
     let bias = tensor(&[8], 3)?;
     let config = signals(5, 1, 1);
-    let layer = int8(&nn::Conv1d::new(
-        tensor(&[8, 16, 3], 1)?,
-        Some(bias.clone()),
-        config,
-    ))?;
+    let layer = int8(&nn::Conv1d::new(tensor(&[8, 16, 3], 1)?, Some(bias.clone()), config))?;
     let ys = layer.forward(&xs)?;
     assert_eq!(bits(&ys.narrow(2, 0, 1)?)?, bits(&bias)?);
     Ok(())
@@ -360,10 +311,7 @@ fn net() -> Result<Net> {
         grouped: nn::Conv1d::new(
             tensor(&[128, 32, 3], 4)?,
             None,
-            Conv1dConfig {
-                groups: 2,
-                ..signals(1, 1, 1)
-            },
+            Conv1dConfig { groups: 2, ..signals(1, 1, 1) },
         ),
         head: nn::Linear::new(tensor(&[40, 32], 5)?, None),
     })
@@ -397,31 +345,19 @@ fn a_preset_takes_those_that_gain_and_says_why_others_stay() -> TestResult {
     let report = quantize_dynamic(&mut net()?, &all)?;
     assert_eq!(report.swapped().count(), 1);
     let text = report.to_string();
-    assert!(
-        text.contains("left: a convolution of int8 or float, not"),
-        "{text}"
-    );
+    assert!(text.contains("left: a convolution of int8 or float, not"), "{text}");
     let mut model = net()?;
     let half = QConfigSpec::int8().name("body", QConfig::float16());
     let error = quantize_dynamic(&mut model, &half).unwrap_err();
-    assert!(
-        error.to_string().contains("int8 with dynamic activations"),
-        "{error}"
-    );
+    assert!(error.to_string().contains("int8 with dynamic activations"), "{error}");
     Ok(())
 }
 
 #[test]
 fn a_batch_norm_is_folded_in() -> TestResult {
     let vector = |seed| tensor(&[6], seed);
-    let norm = candle_nn::BatchNorm::new(
-        6,
-        vector(1)?,
-        vector(2)?.abs()?,
-        vector(3)?,
-        vector(4)?,
-        1e-5,
-    )?;
+    let norm =
+        candle_nn::BatchNorm::new(6, vector(1)?, vector(2)?.abs()?, vector(3)?, vector(4)?, 1e-5)?;
     for (bias, config) in [(None, images(1, 1, 1)), (Some(vector(5)?), grouped(2, 1))] {
         let layer = nn::Conv2d::new(tensor(&[6, 4 / config.groups, 3, 3], 6)?, bias, config);
         let xs = tensor(&[2, 4, 5, 5], 7)?;
@@ -445,16 +381,10 @@ fn a_batch_norm_is_folded_in() -> TestResult {
         let layer = nn::Conv2d::new(tensor(&[8, 4 / config.groups, 3, 3], 6)?, None, config);
         for layer in [int8(&layer)?, layer] {
             let error = layer.absorb_bn(&norm).unwrap_err().to_string();
-            assert!(
-                error.contains("batch norm") && error.contains("[6]"),
-                "{error}"
-            );
+            assert!(error.contains("batch norm") && error.contains("[6]"), "{error}");
         }
     }
-    let config = ConvTranspose1dConfig {
-        groups: 2,
-        ..Default::default()
-    };
+    let config = ConvTranspose1dConfig { groups: 2, ..Default::default() };
     let up = nn::ConvTranspose1d::new(tensor(&[4, 3, 3], 6)?, Some(vector(5)?), config);
     let xs = tensor(&[2, 4, 5], 7)?;
     let expected = norm.forward_t(&up.forward(&xs)?, false)?;
@@ -511,9 +441,7 @@ fn a_batch_norm_that_cannot_be_folded_is_refused() -> TestResult {
     let (nan, inf) = (f32::NAN, f32::INFINITY);
     let layer = nn::Conv2d::new(tensor(&[6, 4, 3, 3], 6)?, None, images(1, 1, 1));
     for layer in [int8(&layer)?, layer] {
-        for (at, name) in ["running_mean", "running_var", "weight", "bias"]
-            .into_iter()
-            .enumerate()
+        for (at, name) in ["running_mean", "running_var", "weight", "bias"].into_iter().enumerate()
         {
             for value in [nan, inf, -inf] {
                 let mut values = [1.; 4];
@@ -539,10 +467,7 @@ fn a_batch_norm_that_cannot_be_folded_is_refused() -> TestResult {
             "{far}"
         );
         let far = error(&layer, &norm([1e30, 1., 1e30, 1.], 0.)?)?;
-        assert!(
-            far.contains("folded bias") && far.ends_with("got -inf at index 2"),
-            "{far}"
-        );
+        assert!(far.contains("folded bias") && far.ends_with("got -inf at index 2"), "{far}");
     }
     let weight = tensor(&[6, 4, 3, 3], 6)?;
     let biased = |bias: Tensor| nn::Conv2d::new(weight.clone(), Some(bias), images(1, 1, 1));
@@ -598,14 +523,8 @@ fn what_is_saved_is_loaded_with_the_same_bits() -> TestResult {
         groups: nn::Conv1d,
         ups: nn::ConvTranspose1d,
     }
-    let in_groups = Conv1dConfig {
-        groups: 2,
-        ..Default::default()
-    };
-    let ups_in_groups = ConvTranspose1dConfig {
-        groups: 2,
-        ..Default::default()
-    };
+    let in_groups = Conv1dConfig { groups: 2, ..Default::default() };
+    let ups_in_groups = ConvTranspose1dConfig { groups: 2, ..Default::default() };
     let load = |vb: VarBuilder<'_>| -> Result<Two> {
         let norm = candle_nn::batch_norm(40, 1e-5, vb.pp("norm"))?;
         let patch = nn::conv2d_no_bias(16, 40, 2, images(0, 2, 1), vb.pp("patch"))?;
@@ -620,10 +539,7 @@ fn what_is_saved_is_loaded_with_the_same_bits() -> TestResult {
     };
     // Of tensors that were read before.
     let by_hand = |vb: VarBuilder<'_>| -> Result<Two> {
-        let (weight, bias) = (
-            vb.get((24, 20, 3), "conv.weight")?,
-            vb.get(24, "conv.bias")?,
-        );
+        let (weight, bias) = (vb.get((24, 20, 3), "conv.weight")?, vb.get(24, "conv.bias")?);
         let patch = vb.get((40, 16, 2, 2), "patch.weight")?;
         let norm = candle_nn::batch_norm(40, 1e-5, vb.pp("norm"))?;
         Ok(Two {
@@ -635,9 +551,7 @@ fn what_is_saved_is_loaded_with_the_same_bits() -> TestResult {
     let open =
         |path: &std::path::Path| -> candle_dynquant::Result<Checkpoint> { Checkpoint::open(path) };
     let named = ["conv", "patch", "up", "groups", "ups"].into_iter();
-    let spec = named.fold(QConfigSpec::new(), |spec, name| {
-        spec.name(name, QConfig::int8())
-    });
+    let spec = named.fold(QConfigSpec::new(), |spec, name| spec.name(name, QConfig::int8()));
     let float = open(&source)?;
     let mut model = load(float.var_builder(DType::F32, &Device::Cpu))?;
     assert_eq!(quantize_dynamic(&mut model, &spec)?.swapped().count(), 5);
@@ -647,14 +561,8 @@ fn what_is_saved_is_loaded_with_the_same_bits() -> TestResult {
     let xs = tensor(&[2, 20, 30], 4)?;
     let image = tensor(&[1, 16, 8, 6], 5)?;
     let ys = model.conv.forward(&xs)?;
-    assert_eq!(
-        bits(&loaded.conv.forward(&xs)?)?,
-        bits(&model.conv.forward(&xs)?)?
-    );
-    assert_eq!(
-        bits(&loaded.patch.forward(&image)?)?,
-        bits(&model.patch.forward(&image)?)?
-    );
+    assert_eq!(bits(&loaded.conv.forward(&xs)?)?, bits(&model.conv.forward(&xs)?)?);
+    assert_eq!(bits(&loaded.patch.forward(&image)?)?, bits(&model.patch.forward(&image)?)?);
     // As floats, for layers of candle's.
     let floats = again.var_builder(DType::F32, &Device::Cpu);
     let patch = floats.get((40, 16, 2, 2), "patch.weight")?;
@@ -670,35 +578,20 @@ fn what_is_saved_is_loaded_with_the_same_bits() -> TestResult {
     assert!(loaded.conv.weight_infos()[0].quantized);
     let signal = tensor(&[1, 36, 20], 8)?;
     for [ours, theirs] in [
-        [
-            loaded.groups.forward(&signal)?,
-            model.groups.forward(&signal)?,
-        ],
+        [loaded.groups.forward(&signal)?, model.groups.forward(&signal)?],
         [loaded.ups.forward(&signal)?, model.ups.forward(&signal)?],
-        [
-            floats.get((48, 18, 2), "groups.weight")?,
-            model.groups.weight().clone(),
-        ],
-        [
-            floats.get((36, 20, 3), "ups.weight")?,
-            model.ups.weight().clone(),
-        ],
+        [floats.get((48, 18, 2), "groups.weight")?, model.groups.weight().clone()],
+        [floats.get((36, 20, 3), "ups.weight")?, model.ups.weight().clone()],
     ] {
         assert_eq!(bits(&ours)?, bits(&theirs)?);
     }
     assert!(loaded.ups.weight_infos()[0].quantized);
     let error = nn::conv1d_no_bias(18, 48, 2, Default::default(), floats.pp("groups"));
     let error = error.map(drop).unwrap_err().to_string();
-    assert!(
-        error.contains("[1, 2, 48, 18]") && error.contains("[2, 2, 24, 18]"),
-        "{error}"
-    );
+    assert!(error.contains("[1, 2, 48, 18]") && error.contains("[2, 2, 24, 18]"), "{error}");
     let loaded_by_hand = by_hand(again.var_builder(DType::F32, &Device::Cpu))?;
     assert!(loaded_by_hand.patch.weight_infos()[0].quantized);
-    assert_eq!(
-        bits(&loaded_by_hand.patch.forward(&image)?)?,
-        bits(&model.patch.forward(&image)?)?
-    );
+    assert_eq!(bits(&loaded_by_hand.patch.forward(&image)?)?, bits(&model.patch.forward(&image)?)?);
     let mut model = by_hand(float.var_builder(DType::F32, &Device::Cpu))?;
     quantize_dynamic(&mut model, &spec)?;
     let saved_by_hand = folder.path().join("by_hand");
@@ -720,12 +613,7 @@ fn normed(inputs: usize, vb: VarBuilder<'_>) -> Result<nn::Conv1d> {
     let weight = vb.get((24, 20, 3), "weight_v")?.narrow(1, 0, inputs)?;
     let norm = weight.sqr()?.sum_keepdim((1, 2))?.sqrt()?;
     let weight = weight.broadcast_mul(&gains)?.broadcast_div(&norm)?;
-    nn::Conv1d::computed(
-        weight,
-        Some(vb.get(24, "bias")?),
-        signals(1, 1, 1),
-        vb.clone(),
-    )
+    nn::Conv1d::computed(weight, Some(vb.get(24, "bias")?), signals(1, 1, 1), vb.clone())
 }
 
 #[test]
@@ -770,12 +658,9 @@ fn hostile_shapes_are_errors_that_name_them() -> TestResult {
         let float = nn::Conv1d::new(tensor(&[8, 16, 3], 1)?, None, config);
         Ok([int8(&float)?, float])
     };
-    for config in [
-        signals(0, 1, 10),
-        signals(0, 1, usize::MAX),
-        signals(usize::MAX, 1, 1),
-        signals(0, 0, 1),
-    ] {
+    for config in
+        [signals(0, 1, 10), signals(0, 1, usize::MAX), signals(usize::MAX, 1, 1), signals(0, 0, 1)]
+    {
         for layer in layer(config)? {
             let message = error(&layer, &[1, 16, 9]);
             assert!(message.contains("at least one window of [3]"), "{message}");
@@ -796,11 +681,7 @@ fn hostile_shapes_are_errors_that_name_them() -> TestResult {
     let [_, float] = layer(signals(1 << 28, 1 << 28, 1 << 28))?;
     assert_eq!(float.forward(&tensor(&[1, 16, 9], 1)?)?.dims(), [1, 8, 1]);
     for stride in [0, usize::MAX] {
-        let config = ConvTranspose1dConfig {
-            padding: 2,
-            stride,
-            ..Default::default()
-        };
+        let config = ConvTranspose1dConfig { padding: 2, stride, ..Default::default() };
         let float = nn::ConvTranspose1d::new(tensor(&[16, 8, 3], 1)?, None, config);
         for layer in [int8(&float)?, float] {
             assert!(layer.forward(&tensor(&[1, 16, 9], 1)?).is_err());
@@ -809,10 +690,7 @@ fn hostile_shapes_are_errors_that_name_them() -> TestResult {
     for layer in layer(signals(0, 1, 1))? {
         for shape in [&[16, 9][..], &[1, 15, 9], &[1, 16, 2], &[1, 16, 9, 9], &[]] {
             let message = error(&layer, shape);
-            assert!(
-                message.contains("expected [batch, 16, length]"),
-                "{message}"
-            );
+            assert!(message.contains("expected [batch, 16, length]"), "{message}");
         }
         let empty = Tensor::zeros((0, 16, 9), DType::F32, &Device::Cpu)?;
         assert_eq!(layer.forward(&empty)?.dims(), [0, 8, 7]);
@@ -835,23 +713,12 @@ fn hostile_shapes_are_errors_that_name_them() -> TestResult {
     values[100] = f32::NAN;
     let weight = Tensor::from_vec(values, (8, 16, 3), &Device::Cpu)?;
     let nan = nn::Conv1d::new(weight, None, signals(0, 1, 1));
-    assert_eq!(
-        int8(&nan).map(drop).unwrap_err().kind(),
-        ErrorKind::NonFinite
-    );
+    assert_eq!(int8(&nan).map(drop).unwrap_err().kind(), ErrorKind::NonFinite);
     let vb = VarBuilder::zeros(DType::F32, &Device::Cpu);
     for groups in [0, 3] {
-        let config = Conv1dConfig {
-            groups,
-            ..Default::default()
-        };
-        let error = nn::conv1d(16, 8, 3, config, vb.pp("a"))
-            .map(drop)
-            .unwrap_err();
-        assert!(
-            error.to_string().contains("divides 16 input channels"),
-            "{error}"
-        );
+        let config = Conv1dConfig { groups, ..Default::default() };
+        let error = nn::conv1d(16, 8, 3, config, vb.pp("a")).map(drop).unwrap_err();
+        assert!(error.to_string().contains("divides 16 input channels"), "{error}");
     }
     assert!(!Isa::available().is_empty());
     Ok(())

@@ -30,11 +30,7 @@ impl Fixture {
         let mut take = |name: &str| tensors.remove(name).context("no such tensor");
         let (ids, logits) = (take("ids")?.to_dtype(DType::U32)?, take("logits")?);
         let vb = VarBuilder::from_tensors(tensors, DType::F32, &Device::Cpu);
-        Ok(Self {
-            model: Decoder::load(&config, vb)?,
-            ids,
-            logits,
-        })
+        Ok(Self { model: Decoder::load(&config, vb)?, ids, logits })
     }
 }
 
@@ -58,10 +54,7 @@ fn logits_are_those_of_transformers() -> Result<()> {
 #[test]
 fn scores_have_the_same_bits_alone_and_in_a_batch() -> Result<()> {
     let presets = ["int8", "int4", "int8_groups"];
-    for (name, preset) in FAMILIES
-        .iter()
-        .flat_map(|name| presets.map(|preset| (name, preset)))
-    {
+    for (name, preset) in FAMILIES.iter().flat_map(|name| presets.map(|preset| (name, preset))) {
         for attention in [Precision::Float32, Precision::Int8] {
             let Fixture { mut model, ids, .. } = Fixture::load(name)?;
             let spec = QConfigSpec::preset(preset)?.min_params(0);
@@ -85,9 +78,8 @@ fn scores_have_the_same_bits_alone_and_in_a_batch() -> Result<()> {
 /// Sequences join at different times, each read in different parts, in common steps.
 #[test]
 fn sequences_of_one_step_have_the_bits_of_each_alone() -> Result<()> {
-    for (name, preset) in FAMILIES
-        .iter()
-        .flat_map(|name| ["int8", "int4"].map(|preset| (name, preset)))
+    for (name, preset) in
+        FAMILIES.iter().flat_map(|name| ["int8", "int4"].map(|preset| (name, preset)))
     {
         for attention in [Precision::Float32, Precision::Int8] {
             let Fixture { mut model, ids, .. } = Fixture::load(name)?;
@@ -96,11 +88,8 @@ fn sequences_of_one_step_have_the_bits_of_each_alone() -> Result<()> {
             let count = ids.dim(1)?;
             // The other two form separate batches.
             let other = Tensor::arange(3u32, 3 + count as u32, &Device::Cpu)?.unsqueeze(0)?;
-            let sequences = [
-                ids.clone(),
-                other.clone(),
-                Tensor::cat(&[&other, &ids], 0)?.contiguous()?,
-            ];
+            let sequences =
+                [ids.clone(), other.clone(), Tensor::cat(&[&other, &ids], 0)?.contiguous()?];
             let alone = sequences.each_ref().map(|ids| {
                 let all = model.all(ids, &mut model.cache())?;
                 bits(&all.narrow(1, count - 1, 1)?)
@@ -122,11 +111,7 @@ fn sequences_of_one_step_have_the_bits_of_each_alone() -> Result<()> {
                     let is_last = cache.len() + tokens.dim(1)? == count;
                     let scores = [Scores::None, Scores::Last][usize::from(is_last)];
                     whose.extend(is_last.then_some((i, tokens.dim(0)?)));
-                    parts.push(Part {
-                        tokens,
-                        cache,
-                        scores,
-                    });
+                    parts.push(Part { tokens, cache, scores });
                 }
                 let scores = model.step(&mut parts)?;
                 let mut start = 0;
@@ -152,12 +137,7 @@ fn the_built_in_model_answers_in_every_precision() -> Result<()> {
     let ids = Tensor::new(&ids[..], &Device::Cpu)?.unsqueeze(0)?;
     let float = folder.load()?;
     let expected = float.next(&ids, &mut float.cache())?.to_vec2::<f32>()?;
-    for (preset, least) in [
-        ("int8", 25.),
-        ("int8_groups", 30.),
-        ("int4", 8.),
-        ("float16", 60.),
-    ] {
+    for (preset, least) in [("int8", 25.), ("int8_groups", 30.), ("int4", 8.), ("float16", 60.)] {
         let mut model = float.clone();
         quantize_dynamic(&mut model, &QConfigSpec::preset(preset)?)?;
         let got = model.next(&ids, &mut model.cache())?.to_vec2::<f32>()?;
@@ -273,46 +253,16 @@ fn draws_keep_to_what_they_are_asked_for() {
         drawn
     };
     let drawn = |sampling| drawn_after(&[], sampling);
-    let sampling = Sampling {
-        temperature: 1.,
-        ..Sampling::default()
-    };
+    let sampling = Sampling { temperature: 1., ..Sampling::default() };
     assert_eq!(drawn(Sampling::default()), [0]);
     assert_eq!(drawn(sampling), [0, 1, 2, 3]);
-    assert_eq!(
-        drawn(Sampling {
-            top_k: 2,
-            ..sampling
-        }),
-        [0, 1]
-    );
-    assert_eq!(
-        drawn(Sampling {
-            top_p: 0.5,
-            ..sampling
-        }),
-        [0, 1]
-    );
-    assert_eq!(
-        drawn(Sampling {
-            top_p: 0.4,
-            ..sampling
-        }),
-        [0]
-    );
-    assert_eq!(
-        drawn(Sampling {
-            min_p: 0.1,
-            ..sampling
-        }),
-        [0, 1, 2]
-    );
+    assert_eq!(drawn(Sampling { top_k: 2, ..sampling }), [0, 1]);
+    assert_eq!(drawn(Sampling { top_p: 0.5, ..sampling }), [0, 1]);
+    assert_eq!(drawn(Sampling { top_p: 0.4, ..sampling }), [0]);
+    assert_eq!(drawn(Sampling { min_p: 0.1, ..sampling }), [0, 1, 2]);
     let default = Sampling::default();
     let repetition_penalty = 2.;
-    let penalized = Sampling {
-        repetition_penalty,
-        ..default
-    };
+    let penalized = Sampling { repetition_penalty, ..default };
     assert_eq!(drawn(penalized), [1]);
     assert_eq!(drawn_after(&[1], penalized), [0]);
     // Tokens of the prompt do not count; generated tokens count as often as they occur.
@@ -323,11 +273,7 @@ fn draws_keep_to_what_they_are_asked_for() {
         (&[0], 0.2, 0., 1),
         (&[0, 0, 1], 0., 0.2, 1),
     ] {
-        let penalized = Sampling {
-            presence_penalty,
-            frequency_penalty,
-            ..default
-        };
+        let penalized = Sampling { presence_penalty, frequency_penalty, ..default };
         assert_eq!(drawn_after(written, penalized), [expected], "{written:?}");
     }
 }
@@ -345,11 +291,7 @@ fn log_probabilities_and_draws_are_by_rank() {
     let sum: f64 = scores.iter().map(|x| f64::from(*x).exp()).sum();
     assert!((log.of_token - (f64::from(scores[17]) - sum.ln())).abs() < 1e-12);
     for top_k in [1, 64, 65, 900] {
-        let sampling = Sampling {
-            temperature: 1.,
-            top_k,
-            ..Sampling::default()
-        };
+        let sampling = Sampling { temperature: 1., top_k, ..Sampling::default() };
         let draws = (0..2000).map(|_| sampling.draw(&mut scores.clone(), &[], &[], &mut random));
         let mut drawn: Vec<u32> = draws.collect();
         drawn.sort_unstable();
@@ -403,10 +345,7 @@ fn the_template_of_a_folder_is_a_file_or_a_key() -> Result<()> {
             ]}"#,
             Some("three"),
         ),
-        (
-            r#"{"chat_template": [{"name": "rag", "template": "two"}]}"#,
-            None,
-        ),
+        (r#"{"chat_template": [{"name": "rag", "template": "two"}]}"#, None),
     ] {
         std::fs::write(&config, text)?;
         assert_eq!(Template::source(dir.path())?.as_deref(), expected);
@@ -494,11 +433,7 @@ fn rewrite(
     let tensors: Vec<_> = tensors.chain(more).collect();
     let metadata = content.metadata.iter();
     let metadata: Vec<_> = metadata.map(|(key, value)| (key.as_str(), value)).collect();
-    Ok(gguf_file::write(
-        &mut std::fs::File::create(path)?,
-        &metadata,
-        &tensors,
-    )?)
+    Ok(gguf_file::write(&mut std::fs::File::create(path)?, &metadata, &tensors)?)
 }
 
 /// Every key that gguf 0.19 knows, by `assets/reference/gguf_tables.py`, and others.
@@ -510,12 +445,7 @@ fn each_key_of_a_gguf_file_is_known_or_named() -> Result<()> {
     let fixture: serde_json::Value = serde_json::from_str(&std::fs::read_to_string(fixture)?)?;
     let keys = fixture["keys"].as_array().context("keys")?;
     assert!(keys.len() > 150);
-    let others = [
-        "own.key",
-        "{arch}.own_key",
-        "tokenizer.ggml.own_key",
-        "general.own_key",
-    ];
+    let others = ["own.key", "{arch}.own_key", "tokenizer.ggml.own_key", "general.own_key"];
     let mut refused = Vec::new();
     for key in keys.iter().filter_map(|key| key.as_str()).chain(others) {
         let name = key.replace("{arch}", "llama");
@@ -527,49 +457,28 @@ fn each_key_of_a_gguf_file_is_known_or_named() -> Result<()> {
             }
             Ok(folder) => {
                 let is_other = others.contains(&key);
-                assert_eq!(
-                    folder.notes.len(),
-                    usize::from(is_other),
-                    "{key}: {:?}",
-                    folder.notes
-                );
+                assert_eq!(folder.notes.len(), usize::from(is_other), "{key}: {:?}", folder.notes);
                 assert!(folder.notes.iter().all(|note| note.contains(key)));
             }
         }
     }
-    for key in [
-        "{arch}.attention.scale",
-        "{arch}.expert_count",
-        "tokenizer.ggml.own_key",
-    ] {
+    for key in ["{arch}.attention.scale", "{arch}.expert_count", "tokenizer.ggml.own_key"] {
         assert!(refused.contains(&key), "{key}");
     }
     // Tensors by gguf's names: those of a llama, and others, also of a missing layer.
     let llama = repository().join("assets/reference/decoders/gguf_llama.gguf");
     let known = Content::read(&mut std::fs::File::open(llama)?)?.tensor_infos;
     let tensors = fixture["tensors"]["llama"].as_array().context("names")?;
-    let tensors = tensors
-        .iter()
-        .filter_map(|name| Some(format!("{}.weight", name.as_str()?)));
-    let more = [
-        "blk.9.attn_q.bias",
-        "blk.00.attn_q.bias",
-        "blk.0.attn_q_norm.weight",
-        "a.bias",
-    ];
+    let tensors = tensors.iter().filter_map(|name| Some(format!("{}.weight", name.as_str()?)));
+    let more = ["blk.9.attn_q.bias", "blk.00.attn_q.bias", "blk.0.attn_q_norm.weight", "a.bias"];
     let all = tensors.chain(more.map(str::to_owned));
     for name in all.filter(|name| !known.contains_key(name) && name != "output.weight") {
         rewrite("llama", &[], &[&name], &path)?;
-        let error = Folder::open(&path, None)
-            .err()
-            .map(|error| error.to_string());
+        let error = Folder::open(&path, None).err().map(|error| error.to_string());
         let is_fine = name == "blk.0.attn_rot_embd.weight";
         assert_eq!(error.is_none(), is_fine, "{name}: {error:?}");
     }
-    let general = refused
-        .iter()
-        .filter(|key| key.starts_with("general."))
-        .count();
+    let general = refused.iter().filter(|key| key.starts_with("general.")).count();
     assert_eq!(general, 4, "{refused:?}");
     Ok(())
 }
@@ -583,11 +492,7 @@ fn a_gguf_chat_begins_once_and_ends_by_keys_and_names() -> Result<()> {
     let text = |text: &str| Some(Value::String(text.into()));
     let of_bpe = |cut: &str| {
         let merges = ("tokenizer.ggml.merges", Some(Value::Array(Vec::new())));
-        vec![
-            ("tokenizer.ggml.model", text("gpt2")),
-            ("tokenizer.ggml.pre", text(cut)),
-            merges,
-        ]
+        vec![("tokenizer.ggml.model", text("gpt2")), ("tokenizer.ggml.pre", text(cut)), merges]
     };
     for (source, flag, more, expected) in [
         ("{{ bos_token }}x", None, vec![], "<s>x"),
@@ -595,12 +500,7 @@ fn a_gguf_chat_begins_once_and_ends_by_keys_and_names() -> Result<()> {
         ("<s>x", None, vec![], "<s>x"),
         ("x", Some(false), vec![], "x"),
         ("{{ bos_token }}x", Some(false), vec![], "<s>x"),
-        (
-            "x",
-            None,
-            vec![("tokenizer.ggml.bos_token_id", None)],
-            "<s>x",
-        ),
+        ("x", None, vec![("tokenizer.ggml.bos_token_id", None)], "<s>x"),
         ("x", None, of_bpe("gpt-2"), "x"),
         ("x", Some(true), of_bpe("gpt-2"), "<s>x"),
         ("x", None, of_bpe("llama-bpe"), "<s>x"),
@@ -613,60 +513,39 @@ fn a_gguf_chat_begins_once_and_ends_by_keys_and_names() -> Result<()> {
         let texts = Folder::open(&path, None)?.texts;
         let text = texts.template.context("a template")?.render(&[], true)?;
         assert_eq!(text, expected, "{changes:?}");
-        let begins = texts
-            .tokenizer
-            .encode("x", true)
-            .map_err(anyhow::Error::msg)?;
+        let begins = texts.tokenizer.encode("x", true).map_err(anyhow::Error::msg)?;
         let is_first = begins.get_ids().first() == Some(&1);
         assert_eq!(is_first, flag.unwrap_or(expected == "<s>x"), "{changes:?}");
     }
     let llama = repository().join("assets/reference/decoders/gguf_llama.gguf");
     let content = Content::read(&mut std::fs::File::open(llama)?)?;
     let mut tokens = content.metadata["tokenizer.ggml.tokens"].to_vec()?.clone();
-    for (id, name) in [
-        (470, "<|im_end|>"),
-        (471, "<end_of_turn>"),
-        (472, "<|eot_id|>"),
-        (473, "<|end|>"),
-    ] {
+    for (id, name) in
+        [(470, "<|im_end|>"), (471, "<end_of_turn>"), (472, "<|eot_id|>"), (473, "<|end|>")]
+    {
         tokens[id] = Value::String(name.into());
     }
     let eot = ("tokenizer.ggml.eot_token_id", Some(Value::U32(474)));
     let tokens = ("tokenizer.ggml.tokens", Some(Value::Array(tokens)));
     rewrite("llama", &[tokens, eot], &[], &path)?;
     let folder = Folder::open(&path, None)?;
-    assert_eq!(
-        folder.config.eos_token_id.as_slice(),
-        [2, 474, 2, 470, 471, 472, 473]
-    );
+    assert_eq!(folder.config.eos_token_id.as_slice(), [2, 474, 2, 470, 471, 472, 473]);
     assert_eq!(folder.texts.encode("<|im_end|>")?, [470]);
     // Only o200k_base cuts before a capital letter, where no merge reaches.
     let array = |texts: &[&str]| {
-        Value::Array(
-            texts
-                .iter()
-                .map(|one| Value::String((*one).into()))
-                .collect(),
-        )
+        Value::Array(texts.iter().map(|one| Value::String((*one).into())).collect())
     };
     let mut tokens: Vec<_> = (0..480).map(|id| format!("<{id}>")).collect();
     tokens.splice(470..473, ["a", "B", "aB"].map(str::to_owned));
     let tokens = array(&tokens.iter().map(String::as_str).collect::<Vec<_>>());
-    for (cut, expected) in [
-        ("lfm2", &[472][..]),
-        ("smaug-bpe", &[472]),
-        ("olmo", &[472]),
-        ("gpt-4o", &[470, 471]),
-    ] {
+    for (cut, expected) in
+        [("lfm2", &[472][..]), ("smaug-bpe", &[472]), ("olmo", &[472]), ("gpt-4o", &[470, 471])]
+    {
         let mut changes = of_bpe(cut);
         changes[2].1 = Some(array(&["a B"]));
         changes.push(("tokenizer.ggml.tokens", Some(tokens.clone())));
         rewrite("llama", &changes, &[], &path)?;
-        assert_eq!(
-            Folder::open(&path, None)?.texts.encode("aB")?,
-            expected,
-            "{cut}"
-        );
+        assert_eq!(Folder::open(&path, None)?.texts.encode("aB")?, expected, "{cut}");
     }
     Ok(())
 }
@@ -684,42 +563,17 @@ fn a_gguf_file_that_lies_is_a_named_error() -> Result<()> {
             text("mamba"),
             "llama, qwen2, qwen3, smollm3, granite, gemma3",
         ),
-        (
-            "llama",
-            "tokenizer.ggml.model",
-            text("t5"),
-            "pass its tokenizer.json",
-        ),
-        (
-            "llama",
-            "tokenizer.ggml.model",
-            text("gpt2"),
-            "\"tokenizer.ggml.pre\"",
-        ),
-        (
-            "llama",
-            "tokenizer.ggml.scores",
-            None,
-            "\"tokenizer.ggml.scores\"",
-        ),
+        ("llama", "tokenizer.ggml.model", text("t5"), "pass its tokenizer.json"),
+        ("llama", "tokenizer.ggml.model", text("gpt2"), "\"tokenizer.ggml.pre\""),
+        ("llama", "tokenizer.ggml.scores", None, "\"tokenizer.ggml.scores\""),
         (
             "llama",
             "tokenizer.ggml.scores",
             Some(Array(vec![F32(1.)])),
             "expected 480, one for each token, got 1",
         ),
-        (
-            "llama",
-            "tokenizer.ggml.scores",
-            Some(Array(vec![F32(1.); 480])),
-            "different scores",
-        ),
-        (
-            "llama",
-            "tokenizer.ggml.tokens",
-            Some(Array(joined.collect())),
-            "none for one of \"xy\"",
-        ),
+        ("llama", "tokenizer.ggml.scores", Some(Array(vec![F32(1.); 480])), "different scores"),
+        ("llama", "tokenizer.ggml.tokens", Some(Array(joined.collect())), "none for one of \"xy\""),
         (
             "llama",
             "tokenizer.ggml.scores",
@@ -738,42 +592,17 @@ fn a_gguf_file_that_lies_is_a_named_error() -> Result<()> {
             Some(Array(vec![Bool(true); 480])),
             "tokenizer.ggml.token_type",
         ),
-        (
-            "llama",
-            "tokenizer.ggml.bos_token_id",
-            Some(U32(480)),
-            "a token below 480, got 480",
-        ),
-        (
-            "llama",
-            "tokenizer.ggml.add_bos_token",
-            text("yes"),
-            "tokenizer.ggml.add_bos_token",
-        ),
+        ("llama", "tokenizer.ggml.bos_token_id", Some(U32(480)), "a token below 480, got 480"),
+        ("llama", "tokenizer.ggml.add_bos_token", text("yes"), "tokenizer.ggml.add_bos_token"),
         (
             "llama",
             "llama.attention.key_length",
             Some(U32(16)),
             "rotary embeddings: expected 8, got 4",
         ),
-        (
-            "gemma3",
-            "gemma3.rope.scaling.type",
-            text("yarn"),
-            "none or linear, got \"yarn\"",
-        ),
-        (
-            "gemma3",
-            "gemma3.rope.scaling.factor",
-            None,
-            "gemma3.rope.scaling.factor",
-        ),
-        (
-            "gemma3",
-            "gemma3.rope.scaling.factor",
-            Some(F32(0.)),
-            "numbers above 0",
-        ),
+        ("gemma3", "gemma3.rope.scaling.type", text("yarn"), "none or linear, got \"yarn\""),
+        ("gemma3", "gemma3.rope.scaling.factor", None, "gemma3.rope.scaling.factor"),
+        ("gemma3", "gemma3.rope.scaling.factor", Some(F32(0.)), "numbers above 0"),
     ];
     let dir = tempfile::tempdir()?;
     let path = dir.path().join("model.gguf");

@@ -60,13 +60,8 @@ fn a_config_has_the_defaults_of_transformers() -> Result<()> {
             "conv_use_xavier_init": true, "full_attn_idxs": [2, 5], "norm_eps": 1e-05, "num_heads": 32,
             "rope_theta": 1000000.0, "use_pos_enc": true"#,
     )?;
-    assert_eq!(
-        (lfm2.intermediate_size(), &*lfm2.notes),
-        (8192, &[] as &[String])
-    );
-    let convolutions: Vec<usize> = (0..6)
-        .filter(|layer| lfm2.has_convolution(*layer))
-        .collect();
+    assert_eq!((lfm2.intermediate_size(), &*lfm2.notes), (8192, &[] as &[String]));
+    let convolutions: Vec<usize> = (0..6).filter(|layer| lfm2.has_convolution(*layer)).collect();
     assert_eq!(convolutions, [0, 1, 3, 4]);
     let colour = read(r#""model_type": "llama", "colour": 1, "top_k": 5"#)?;
     assert_eq!(colour.notes, ["colour"]);
@@ -140,11 +135,7 @@ fn the_keys_that_transformers_writes_are_known() -> Result<()> {
     let drawn = opened.sampling.context("no sampling")?;
     assert_eq!((drawn.temperature, drawn.top_k, drawn.top_p), (0.6, 20, 1.));
     assert_eq!(opened.notes.len(), 3);
-    for (note, key) in opened
-        .notes
-        .iter()
-        .zip(["colour", "num_beams", "stop_strings"])
-    {
+    for (note, key) in opened.notes.iter().zip(["colour", "num_beams", "stop_strings"]) {
         assert!(note.contains(key), "{note}");
     }
     let greedy = r#"{"do_sample": false, "temperature": 0.6, "repetition_penalty": 1.1}"#;
@@ -153,11 +144,8 @@ fn the_keys_that_transformers_writes_are_known() -> Result<()> {
     assert_eq!((drawn.temperature, drawn.repetition_penalty), (0., 1.1));
     // Without that file, transformers takes the settings of config.json.
     let config = std::fs::read_to_string(repository().join("assets/decoder/config.json"))?;
-    let config = config.replacen(
-        '{',
-        r#"{"do_sample": true, "temperature": 0.3, "num_beams": 2,"#,
-        1,
-    );
+    let config =
+        config.replacen('{', r#"{"do_sample": true, "temperature": 0.3, "num_beams": 2,"#, 1);
     let opened = folder(&[("config.json", &config)])?.1?;
     assert_eq!(opened.sampling.context("no sampling")?.temperature, 0.3);
     assert!(matches!(&opened.notes[..], [note] if note.contains("num_beams")));
@@ -179,10 +167,7 @@ fn the_keys_that_transformers_writes_are_known() -> Result<()> {
 fn each_tensor_is_read_or_named() -> Result<()> {
     let ids = Tensor::new(&[[5u32, 6]], &Device::Cpu)?;
     let scores = |model: &Decoder| -> Result<Vec<f32>> {
-        Ok(model
-            .next(&ids, &mut model.cache())?
-            .flatten_all()?
-            .to_vec1()?)
+        Ok(model.next(&ids, &mut model.cache())?.flatten_all()?.to_vec1()?)
     };
     #[rustfmt::skip]
     let cases = [
@@ -239,33 +224,18 @@ fn each_tensor_of_experts_is_read_or_named() -> Result<()> {
     };
     for (name, extra) in [
         ("qwen3_moe", "model.layers.0.mlp.experts.6.gate_proj.weight"),
-        (
-            "qwen3_moe",
-            "model.layers.0.mlp.experts.05.gate_proj.weight",
-        ),
+        ("qwen3_moe", "model.layers.0.mlp.experts.05.gate_proj.weight"),
         ("qwen3_moe", "model.layers.0.mlp.experts.0.gate_proj.bias"),
         ("qwen3_moe", "model.layers.0.mlp.gate_proj.weight"),
-        (
-            "qwen3_moe",
-            "model.layers.0.mlp.shared_expert.gate_proj.weight",
-        ),
+        ("qwen3_moe", "model.layers.0.mlp.shared_expert.gate_proj.weight"),
         // This layer has no experts.
         ("qwen3_moe", "model.layers.1.mlp.gate.weight"),
         ("qwen3_moe", "model.layers.1.mlp.experts.0.gate_proj.weight"),
         ("mixtral", "model.layers.0.mlp.gate.weight"),
-        (
-            "mixtral",
-            "model.layers.0.block_sparse_moe.experts.0.w4.weight",
-        ),
+        ("mixtral", "model.layers.0.block_sparse_moe.experts.0.w4.weight"),
         ("olmoe", "model.layers.0.mlp.gate.e_score_correction_bias"),
-        (
-            "granite_moe",
-            "model.layers.0.block_sparse_moe.experts.0.input_linear.weight",
-        ),
-        (
-            "granite_moe",
-            "model.layers.0.shared_mlp.input_linear.weight",
-        ),
+        ("granite_moe", "model.layers.0.block_sparse_moe.experts.0.input_linear.weight"),
+        ("granite_moe", "model.layers.0.shared_mlp.input_linear.weight"),
     ] {
         open(name, "", &[])?;
         let error = open(name, extra, &[4, 4]).unwrap_err();
@@ -356,9 +326,7 @@ fn contents_of_messages_have_no_special_tokens() -> Result<()> {
         {{ eos_token }} {% endfor %}";
     let gguf = |name: &str| {
         let file = format!("assets/reference/decoders/gguf_{name}.gguf");
-        let tokenizer = Folder::open(&repository().join(file), None)?
-            .texts
-            .tokenizer;
+        let tokenizer = Folder::open(&repository().join(file), None)?.texts.tokenizer;
         tokenizer.to_string(false).map_err(anyhow::Error::msg)
     };
     let bytes = std::fs::read_to_string(repository().join("assets/decoder/tokenizer.json"))?;
@@ -374,23 +342,12 @@ fn contents_of_messages_have_no_special_tokens() -> Result<()> {
         let plain = ["a b", "  b <  >s> a</", "the river <"].map(message);
         let expected = texts.chat(&plain, true)?;
         assert_eq!(expected, texts.encode(&template.render(&plain, true)?)?);
-        let last = texts
-            .tokenizer
-            .id_to_token(special[1])
-            .context("no token")?;
+        let last = texts.tokenizer.id_to_token(special[1]).context("no token")?;
         let (left, right) = last.split_at(2);
         for contents in [
             ["a b", "  b <  >s> a</", "the river <"].map(str::to_owned),
-            [
-                format!("a{last}b"),
-                "b".into(),
-                format!("a {last}\u{f0000}"),
-            ],
-            [
-                last.clone(),
-                format!("{last}{last} "),
-                format!("{left}{last}{right}"),
-            ],
+            [format!("a{last}b"), "b".into(), format!("a {last}\u{f0000}")],
+            [last.clone(), format!("{last}{last} "), format!("{left}{last}{right}")],
         ] {
             let messages = contents.map(|content| message(&content));
             let mut tokens = texts.chat(&messages, true)?;
@@ -406,11 +363,7 @@ fn contents_of_messages_have_no_special_tokens() -> Result<()> {
         assert!(format!("{error:#}").contains("U+10FFFD"), "{error:#}");
     }
     // Two contents that make a token together.
-    let joined = texts(
-        &bytes,
-        "{% for m in messages %}{{ m.content }}{% endfor %}",
-        ended,
-    )?;
+    let joined = texts(&bytes, "{% for m in messages %}{{ m.content }}{% endfor %}", ended)?;
     let halves = ["<|endof", "text|>"].map(message);
     assert!(!joined.chat(&halves, true)?.contains(&0));
     // Contents that are cut, so that a token is left; code that looks at their edges, too.
@@ -434,10 +387,7 @@ fn contents_of_messages_have_no_special_tokens() -> Result<()> {
     }
     let noticed = texts(&bytes, "{{ messages[0].content | escape }}", ended)?;
     let error = noticed.chat(&[message("<")], true).unwrap_err();
-    assert!(
-        format!("{error:#}").contains("expected contents"),
-        "{error:#}"
-    );
+    assert!(format!("{error:#}").contains("expected contents"), "{error:#}");
     Ok(())
 }
 
@@ -483,16 +433,10 @@ fn tools_reach_the_template_as_in_transformers() -> Result<()> {
             assert!(!tokens.contains(&0), "{name}");
         }
     }
-    let hidden = [
-        "",
-        "{{ tools }}",
-        "<tool_call>{{ tools }}",
-        "[TOOL_CALLS]{{ tools }}[CALL_ID][ARGS]",
-    ];
+    let hidden =
+        ["", "{{ tools }}", "<tool_call>{{ tools }}", "[TOOL_CALLS]{{ tools }}[CALL_ID][ARGS]"];
     for source in hidden {
-        let template = texts(&bytes, source, ended)?
-            .template
-            .context("no template")?;
+        let template = texts(&bytes, source, ended)?.template.context("no template")?;
         assert_eq!(template.tool_format, None, "{source}");
     }
     Ok(())
@@ -502,25 +446,17 @@ fn tools_reach_the_template_as_in_transformers() -> Result<()> {
 fn a_token_without_a_row_is_an_error_where_a_text_has_it() -> Result<()> {
     let config = std::fs::read_to_string(repository().join("assets/decoder/config.json"))?;
     let config = config.replace("\"vocab_size\": 1024", "\"vocab_size\": 6");
-    let words = folder(&[("tokenizer.json", WORDS), ("config.json", &config)])?
-        .1?
-        .texts;
+    let words = folder(&[("tokenizer.json", WORDS), ("config.json", &config)])?.1?.texts;
     assert_eq!(words.encode("a b")?, [3, 5]);
     let error = format!("{:#}", words.encode("a <y>").unwrap_err());
     assert!(error.contains("below vocab_size 6, got 6"), "{error}");
     for (lies, key) in [
-        (
-            r#"{"added_tokens_decoder": {"7": {"content": "</s>"}}}"#,
-            "added_tokens_decoder",
-        ),
+        (r#"{"added_tokens_decoder": {"7": {"content": "</s>"}}}"#, "added_tokens_decoder"),
         (
             r#"{"added_tokens_decoder": {"4": {"content": "<x>", "lstrip": true}}}"#,
             "added_tokens_decoder",
         ),
-        (
-            r#"{"tokenizer_class": "GPT2Tokenizer", "add_prefix_space": true}"#,
-            "add_prefix_space",
-        ),
+        (r#"{"tokenizer_class": "GPT2Tokenizer", "add_prefix_space": true}"#, "add_prefix_space"),
         (r#"{"chat_template": 5}"#, "chat_template"),
     ] {
         let fault = fault(&[("tokenizer.json", WORDS), ("tokenizer_config.json", lies)])?;
@@ -591,13 +527,7 @@ fn values_of_templates_are_written_as_python_does() -> Result<()> {
     for (source, expected) in cases {
         assert_eq!(render(source)?, expected, "{source}");
     }
-    for divided in [
-        "7 % -3",
-        "7 // -2",
-        "'%s' % ('a', 3)",
-        "-7.5 % 2.5",
-        "5 % 0",
-    ] {
+    for divided in ["7 % -3", "7 // -2", "'%s' % ('a', 3)", "-7.5 % 2.5", "5 % 0"] {
         let error = render(&format!("{{{{ {divided} }}}}")).unwrap_err();
         assert!(format!("{error:#}").contains('%'), "{divided}: {error:#}");
     }

@@ -33,11 +33,7 @@ struct Unit;
 struct NoFields {}
 
 fn named() -> Named {
-    Named {
-        first: Toy::new(),
-        hidden_size: Plain(4),
-        r#type: LSTM(),
-    }
+    Named { first: Toy::new(), hidden_size: Plain(4), r#type: LSTM() }
 }
 
 #[test]
@@ -104,18 +100,8 @@ fn enums() {
             &[],
             &["shape ? derive::common::toy::Plain"],
         ),
-        (
-            "renamed newtype",
-            Shape::NewtypeRenamed(Toy::new()),
-            &["shape.inner: Linear"],
-            &[],
-        ),
-        (
-            "skipped newtype",
-            Shape::NewtypeSkipped(Toy::new()),
-            &[],
-            &[],
-        ),
+        ("renamed newtype", Shape::NewtypeRenamed(Toy::new()), &["shape.inner: Linear"], &[]),
+        ("skipped newtype", Shape::NewtypeSkipped(Toy::new()), &[], &[]),
         (
             "pair",
             Shape::Pair(Toy::new(), Plain(1)),
@@ -130,10 +116,7 @@ fn enums() {
         ),
         (
             "named",
-            Shape::Named {
-                query: Toy::new(),
-                output: LSTM(),
-            },
+            Shape::Named { query: Toy::new(), output: LSTM() },
             &["shape.query: Linear", "shape.output.dense: LSTM"],
             &[],
         ),
@@ -234,11 +217,7 @@ fn containers() {
             "blocks.0.hidden_size ? derive::common::toy::Plain",
         ],
     );
-    assert_eq!(
-        model.block.width(),
-        4,
-        "the trait object is still of its type"
-    );
+    assert_eq!(model.block.width(), 4, "the trait object is still of its type");
 }
 
 /// A field that cannot be visited is reported as a whole, by its full type.
@@ -279,10 +258,7 @@ fn opaque_fields_have_their_full_type_names() {
             &format!("hidden ? alloc::boxed::Box<dyn {this}::Hidden>"),
             &format!("shared_hidden ? alloc::sync::Arc<dyn {this}::Hidden>"),
             &format!("borrowed ? &{this}::common::toy::Toy"),
-            &format!(
-                "function ? {}",
-                std::any::type_name::<for<'a> fn(&'a Toy) -> bool>()
-            ),
+            &format!("function ? {}", std::any::type_name::<for<'a> fn(&'a Toy) -> bool>()),
             &format!(
                 "nested ? alloc::vec::Vec<core::option::Option<({this}::common::toy::Toy, {this}::common::toy::Plain)>>"
             ),
@@ -342,10 +318,7 @@ mod bert {
     }
 
     pub fn dense() -> Dense {
-        Dense {
-            inner: Toy::new(),
-            span: Span(1),
-        }
+        Dense { inner: Toy::new(), span: Span(1) }
     }
 
     pub fn layer() -> Layer {
@@ -371,10 +344,7 @@ mod bert {
 #[test]
 fn a_nested_model() {
     let span = std::any::type_name::<bert::Span>();
-    let mut model = bert::Model {
-        layers: vec![bert::layer()],
-        pooler: Some(bert::dense()),
-    };
+    let mut model = bert::Model { layers: vec![bert::layer()], pooler: Some(bert::dense()) };
     assert_walks(
         "bert",
         &mut model,
@@ -393,11 +363,8 @@ fn a_nested_model() {
         ],
     );
     let float = model.clone();
-    let report = quantize_dynamic(
-        &mut model,
-        &candle_dynquant::QConfigSpec::int8().min_params(0),
-    )
-    .expect("every layer of the model can be quantized");
+    let report = quantize_dynamic(&mut model, &candle_dynquant::QConfigSpec::int8().min_params(0))
+        .expect("every layer of the model can be quantized");
     assert_eq!(report.swapped().count(), 6);
     assert!(model.layers[0].attention.query.is_quantized());
     assert!(!float.layers[0].attention.query.is_quantized());

@@ -144,53 +144,27 @@ struct Tree {
 fn generics_at_the_edges() {
     assert_walks(
         "projected types",
-        &mut Projected::<Small> {
-            head: Toy::new(),
-            body: Some(vec![LSTM()]),
-        },
+        &mut Projected::<Small> { head: Toy::new(), body: Some(vec![LSTM()]) },
         &["head: Linear", "body.0: LSTM"],
         &[],
     );
-    let mut default: WithDefault = WithDefault {
-        trunk: Toy::new(),
-        head: (),
-    };
+    let mut default: WithDefault = WithDefault { trunk: Toy::new(), head: () };
     assert_walks("default parameter", &mut default, &["trunk: Linear"], &[]);
     let shared = Arc::new(Toy::new());
     assert_walks(
         "generic Arc",
-        &mut GenericShared {
-            left: Arc::clone(&shared),
-            right: shared,
-        },
+        &mut GenericShared { left: Arc::clone(&shared), right: shared },
         &["left: Linear"],
         &["right = left"],
     );
-    let mut unsize: Box<Unsized<[Toy]>> = Box::new(Unsized {
-        first: Toy::new(),
-        rest: [LSTM(), LSTM()],
-    });
-    assert_walks(
-        "unsized",
-        &mut unsize,
-        &["first: Linear", "rest.0: LSTM", "rest.1: LSTM"],
-        &[],
-    );
-    let leaf = || Tree {
-        value: LSTM(),
-        children: vec![],
-    };
+    let mut unsize: Box<Unsized<[Toy]>> =
+        Box::new(Unsized { first: Toy::new(), rest: [LSTM(), LSTM()] });
+    assert_walks("unsized", &mut unsize, &["first: Linear", "rest.0: LSTM", "rest.1: LSTM"], &[]);
+    let leaf = || Tree { value: LSTM(), children: vec![] };
     assert_walks(
         "recursive",
-        &mut Tree {
-            value: Toy::new(),
-            children: vec![leaf(), leaf()],
-        },
-        &[
-            "value: Linear",
-            "children.0.value: LSTM",
-            "children.1.value: LSTM",
-        ],
+        &mut Tree { value: Toy::new(), children: vec![leaf(), leaf()] },
+        &["value: Linear", "children.0.value: LSTM", "children.1.value: LSTM"],
         &[],
     );
 }
@@ -245,21 +219,14 @@ fn names_do_not_meet_the_users() {
     use hygiene::{Fields, HoldsVisits, Variants, Visits};
     assert_walks(
         "fields",
-        &mut Fields {
-            walk: Toy::new(),
-            visit: Toy::new(),
-            field_0: LSTM(),
-        },
+        &mut Fields { walk: Toy::new(), visit: Toy::new(), field_0: LSTM() },
         &["walk: Linear", "visit: Linear", "field_0: LSTM"],
         &[],
     );
     assert_walks("newtype", &mut Variants::Ok(Toy::new()), &[": Linear"], &[]);
     assert_walks(
         "variant",
-        &mut Variants::Err {
-            walk: Toy::new(),
-            field_0: Plain(1),
-        },
+        &mut Variants::Err { walk: Toy::new(), field_0: Plain(1) },
         &["walk: Linear"],
         &["field_0 ? derive_generics::common::toy::Plain"],
     );
@@ -287,12 +254,7 @@ mod renamed_crate {
 #[test]
 fn the_crate_can_be_found_elsewhere() {
     let layer = Toy::new();
-    assert_walks(
-        "crate = ..",
-        &mut renamed_crate::Model { layer },
-        &["layer: Linear"],
-        &[],
-    );
+    assert_walks("crate = ..", &mut renamed_crate::Model { layer }, &["layer: Linear"], &[]);
 }
 
 /// A layer that chooses between two layers, and a layer with a parameter.
@@ -322,10 +284,7 @@ mod leaves {
         fn quantize(&self, qconfig: &QConfig) -> Result<Self> {
             Ok(match self {
                 Self::A(toy) => Self::A(toy.quantize(qconfig)?),
-                Self::B { toy, size } => Self::B {
-                    toy: toy.quantize(qconfig)?,
-                    size: *size,
-                },
+                Self::B { toy, size } => Self::B { toy: toy.quantize(qconfig)?, size: *size },
             })
         }
     }
@@ -347,21 +306,8 @@ mod leaves {
 #[test]
 fn leaves_show_themselves_alone() {
     use leaves::{Either, Wrapped};
-    let b = Either::B {
-        toy: Toy::new(),
-        size: 1,
-    };
-    assert_walks(
-        "enum",
-        &mut Either::A(Toy::new()),
-        &[": Custom(Either)"],
-        &[],
-    );
-    assert_walks(
-        "generic",
-        &mut vec![Wrapped(Toy::new())],
-        &["0: Custom(Wrapped)"],
-        &[],
-    );
+    let b = Either::B { toy: Toy::new(), size: 1 };
+    assert_walks("enum", &mut Either::A(Toy::new()), &[": Custom(Either)"], &[]);
+    assert_walks("generic", &mut vec![Wrapped(Toy::new())], &["0: Custom(Wrapped)"], &[]);
     assert_walks("in a list", &mut vec![b], &["0: Custom(Either)"], &[]);
 }

@@ -11,12 +11,8 @@ use candle_nn::{LayerNormConfig, Module, VarBuilder, VarMap};
 use common::tensor;
 use common::toy::assert_walks;
 
-const DTYPES: [(DType, f64); 4] = [
-    (DType::F32, 2e-6),
-    (DType::F16, 2e-3),
-    (DType::BF16, 2e-2),
-    (DType::F64, 1e-12),
-];
+const DTYPES: [(DType, f64); 4] =
+    [(DType::F32, 2e-6), (DType::F16, 2e-3), (DType::BF16, 2e-2), (DType::F64, 1e-12)];
 
 /// A tensor as it is, as a transposed view, and as a part of a larger tensor.
 fn layouts(xs: &Tensor) -> Result<Vec<Tensor>> {
@@ -63,14 +59,7 @@ fn norms(weight: &Tensor, bias: &Tensor) -> Vec<(candle_nn::LayerNorm, nn::Layer
 
 #[test]
 fn norms_are_candle_s_in_every_dtype_and_layout() -> Result<()> {
-    for shape in [
-        &[7][..],
-        &[3, 1],
-        &[2, 31],
-        &[2, 3, 32],
-        &[3, 2, 2, 65],
-        &[40, 300],
-    ] {
+    for shape in [&[7][..], &[3, 1], &[2, 31], &[2, 3, 32], &[3, 2, 2, 65], &[40, 300]] {
         let hidden = shape[shape.len() - 1];
         let (weight, bias) = (tensor(&[hidden], 2)?, tensor(&[hidden], 3)?);
         for (dtype, bound) in DTYPES {
@@ -118,10 +107,7 @@ fn a_norm_of_a_sum_is_the_norm_of_it() -> Result<()> {
             let case = format!("{dtype:?} {ours:?}");
             let got = ours.forward_add(&xs, &ys)?;
             assert_eq!(got.dtype(), dtype, "{case}");
-            let wide = norms(
-                &ours.weight().to_dtype(DType::F64)?,
-                &bias.to_dtype(DType::F64)?,
-            );
+            let wide = norms(&ours.weight().to_dtype(DType::F64)?, &bias.to_dtype(DType::F64)?);
             let mut wide = wide.into_iter().map(|(_, ours)| ours);
             let alike = |one: &nn::LayerNorm| {
                 (one.bias().is_some(), one.remove_mean())
@@ -226,14 +212,8 @@ fn norms_of_nothing_and_of_other_shapes() -> Result<()> {
     }
     let ids = xs.to_dtype(DType::U32)?;
     let ones = Tensor::ones(4, DType::F32, &Device::Cpu)?;
-    let message = nn::RmsNorm::new(ones, 1e-5)
-        .forward(&ids)
-        .unwrap_err()
-        .to_string();
-    assert!(
-        message.contains("rms_norm") && message.contains("U32"),
-        "{message}"
-    );
+    let message = nn::RmsNorm::new(ones, 1e-5).forward(&ids).unwrap_err().to_string();
+    assert!(message.contains("rms_norm") && message.contains("U32"), "{message}");
     Ok(())
 }
 
@@ -249,42 +229,23 @@ fn norms_load_candle_s_keys_and_name_themselves() -> Result<()> {
         let candle = candle_nn::layer_norm(4, 1e-12, vb.pp("norm"))?;
         let ours = nn::layer_norm(4, 1e-12, vb.pp("norm"))?;
         assert_eq!(f64s(ours.weight())?, f64s(candle.weight())?);
-        assert_eq!(
-            f64s(ours.bias().expect("a bias"))?,
-            f64s(candle.bias().expect("a bias"))?
-        );
+        assert_eq!(f64s(ours.bias().expect("a bias"))?, f64s(candle.bias().expect("a bias"))?);
         assert_eq!((ours.eps(), ours.remove_mean()), (1e-12, true));
         let no_bias = nn::layer_norm_no_bias(4, 1e-6, vb.pp("norm"))?;
         assert_eq!((no_bias.bias().is_none(), no_bias.eps()), (true, 1e-6));
         let rms = nn::rms_norm(4, 1e-6, vb.pp("norm"))?;
-        assert_eq!(
-            (rms.eps(), f64s(rms.weight())?),
-            (1e-6, f64s(candle.weight())?)
-        );
+        assert_eq!((rms.eps(), f64s(rms.weight())?), (1e-6, f64s(candle.weight())?));
         assert!(!rms.clone().into_inner().remove_mean());
         let wrong = rms.forward(&Tensor::ones((2, 4), DType::U8, &Device::Cpu)?);
-        assert!(
-            wrong.unwrap_err().to_string().contains("norm: "),
-            "the layer's name"
-        );
-        assert!(
-            nn::layer_norm(5, 1e-5, vb.pp("norm")).is_err(),
-            "another size"
-        );
+        assert!(wrong.unwrap_err().to_string().contains("norm: "), "the layer's name");
+        assert!(nn::layer_norm(5, 1e-5, vb.pp("norm")).is_err(), "another size");
         assert!(nn::layer_norm(4, 1e-5, vb.pp("other")).is_err(), "missing");
     }
-    let config = LayerNormConfig {
-        eps: 0.5,
-        remove_mean: false,
-        affine: false,
-    };
+    let config = LayerNormConfig { eps: 0.5, remove_mean: false, affine: false };
     let vars = VarMap::new();
     let vb = VarBuilder::from_varmap(&vars, DType::F32, &Device::Cpu);
     let ours = nn::layer_norm(4, config, vb)?;
-    assert_eq!(
-        (ours.eps(), ours.remove_mean(), ours.bias().is_some()),
-        (0.5, false, false)
-    );
+    assert_eq!((ours.eps(), ours.remove_mean(), ours.bias().is_some()), (0.5, false, false));
     assert_eq!(f64s(ours.weight())?, [1.; 4], "new parameters");
     assert!(nn::layer_norm(1 << 62, 1e-5, VarBuilder::zeros(DType::F32, &Device::Cpu)).is_err());
     Ok(())
@@ -300,10 +261,8 @@ fn gradients(ys: &Tensor, by: &[&Var]) -> Result<Vec<Tensor>> {
 #[test]
 fn gradients_are_those_of_candle_s_operations() -> Result<()> {
     let xs = Var::from_tensor(&tensor(&[3, 2, 6], 1)?)?;
-    let (weight, bias) = (
-        Var::from_tensor(&tensor(&[6], 2)?)?,
-        Var::from_tensor(&tensor(&[6], 3)?)?,
-    );
+    let (weight, bias) =
+        (Var::from_tensor(&tensor(&[6], 2)?)?, Var::from_tensor(&tensor(&[6], 3)?)?);
     let compare = |case: &str, ours: Tensor, candle: Tensor, by: &[&Var]| -> Result<()> {
         for (ours, candle) in gradients(&ours, by)?.iter().zip(&gradients(&candle, by)?) {
             assert_close(case, ours, candle, 1e-5);
@@ -312,12 +271,7 @@ fn gradients_are_those_of_candle_s_operations() -> Result<()> {
     };
     let layer = nn::LayerNorm::new(weight.as_tensor().clone(), bias.as_tensor().clone(), 1e-5);
     let slow = candle_nn::ops::layer_norm_slow(&xs, &weight, &bias, 1e-5)?;
-    compare(
-        "layer norm",
-        layer.forward(&xs)?,
-        slow,
-        &[&xs, &weight, &bias],
-    )?;
+    compare("layer norm", layer.forward(&xs)?, slow, &[&xs, &weight, &bias])?;
     let layer = nn::RmsNorm::new(weight.as_tensor().clone(), 1e-5);
     let slow = candle_nn::ops::rms_norm_slow(&xs, &weight, 1e-5)?;
     compare("rms norm", layer.forward(&xs)?, slow, &[&xs, &weight])?;
@@ -373,11 +327,7 @@ fn elements_are_looked_up_as_candle_does() -> Result<()> {
             }
             (ours, candle) => {
                 let line = |ys: Result<Tensor>| {
-                    ys.unwrap_err()
-                        .to_string()
-                        .lines()
-                        .next()
-                        .map(str::to_owned)
+                    ys.unwrap_err().to_string().lines().next().map(str::to_owned)
                 };
                 assert_eq!(line(ours), line(candle));
                 false
@@ -388,14 +338,8 @@ fn elements_are_looked_up_as_candle_does() -> Result<()> {
     // candle's index of nothing, which gives 0.
     assert!(looked_up(&Tensor::new(&[[0, u32::MAX], [2, 1]], cpu)?));
     assert!(looked_up(&Tensor::new(&[[0u32, 2]], cpu)?), "fewer rows");
-    assert!(
-        !looked_up(&Tensor::new(&[[0u32, 3], [2, 1]], cpu)?),
-        "too large"
-    );
-    assert!(
-        !looked_up(&Tensor::new(&[[0i64, -1], [2, 1]], cpu)?),
-        "negative"
-    );
+    assert!(!looked_up(&Tensor::new(&[[0u32, 3], [2, 1]], cpu)?), "too large");
+    assert!(!looked_up(&Tensor::new(&[[0i64, -1], [2, 1]], cpu)?), "negative");
     let too_large = Tensor::new(&[[0u32, 3], [3, 1]], cpu)?;
     assert!(ops::gather(&xs, &too_large, 1).is_err(), "in every row");
     assert!(!looked_up(&Tensor::new(&[0u32], cpu)?), "another rank");
@@ -449,16 +393,9 @@ fn activations_are_candle_s() -> Result<()> {
             }
         }
     }
-    for word in [
-        "gelu",
-        "gelu_new",
-        "newgelu",
-        "relu",
-        "relu2",
-        "silu",
-        "swish",
-        "gelu_pytorch_tanh",
-    ] {
+    for word in
+        ["gelu", "gelu_new", "newgelu", "relu", "relu2", "silu", "swish", "gelu_pytorch_tanh"]
+    {
         let [text, unknown] = [format!("{word:?}"), format!("{:?}", word.to_uppercase())];
         let ours: nn::Activation = serde_json::from_str(&text).expect(word);
         let candle: candle_nn::Activation = serde_json::from_str(&text).expect(word);
@@ -484,61 +421,26 @@ fn functions_are_candle_s_in_every_dimension() -> Result<()> {
     }
     let xs = tensor(&[3, 8], 1)?;
     assert_close("silu", &ops::silu(&xs)?, &candle_nn::ops::silu(&xs)?, 1e-6);
-    assert_close(
-        "swiglu",
-        &ops::swiglu(&xs)?,
-        &candle_nn::ops::swiglu(&xs)?,
-        1e-6,
-    );
+    assert_close("swiglu", &ops::swiglu(&xs)?, &candle_nn::ops::swiglu(&xs)?, 1e-6);
     let (gates, factors) = (xs.narrow(1, 0, 4)?, xs.narrow(1, 4, 4)?);
     let ys = ops::activate_mul(&gates, &factors, FusedActivation::Silu)?;
     assert_close("activate_mul", &ys, &ops::swiglu(&xs)?, 0.);
     let error = ops::activate_mul(&xs, &factors, FusedActivation::Silu).unwrap_err();
-    assert!(
-        error.to_string().contains("expected [3, 8], got [3, 4]"),
-        "{error}"
-    );
-    let error = ops::activate_mul(
-        &gates,
-        &factors.to_dtype(DType::F16)?,
-        FusedActivation::Silu,
-    );
-    assert!(
-        error
-            .unwrap_err()
-            .to_string()
-            .contains("expected F32, got F16")
-    );
+    assert!(error.to_string().contains("expected [3, 8], got [3, 4]"), "{error}");
+    let error = ops::activate_mul(&gates, &factors.to_dtype(DType::F16)?, FusedActivation::Silu);
+    assert!(error.unwrap_err().to_string().contains("expected F32, got F16"));
     assert_close("gelu_erf", &ops::gelu_erf(&xs)?, &xs.gelu_erf()?, 1e-6);
     // candle's arguments: references and f32.
     let (weight, bias) = (tensor(&[8], 2)?, tensor(&[8], 3)?);
     let candle = candle_nn::ops::layer_norm(&xs, &weight, &bias, 1e-5f32)?;
-    assert_close(
-        "layer norm",
-        &ops::layer_norm(&xs, &weight, &bias, 1e-5f32)?,
-        &candle,
-        1e-6,
-    );
+    assert_close("layer norm", &ops::layer_norm(&xs, &weight, &bias, 1e-5f32)?, &candle, 1e-6);
     let candle = candle_nn::ops::rms_norm(&xs, &weight, 1e-5f32)?;
-    assert_close(
-        "rms norm",
-        &ops::rms_norm(&xs, &weight, 1e-5f32)?,
-        &candle,
-        1e-6,
-    );
+    assert_close("rms norm", &ops::rms_norm(&xs, &weight, 1e-5f32)?, &candle, 1e-6);
     assert_eq!(ops::softmax(&tensor(&[2, 0, 3], 1)?, 1)?.dims(), [2, 0, 3]);
     assert!(ops::softmax(&xs, 2).is_err(), "no such dimension");
-    assert!(
-        ops::softmax(&xs.to_dtype(DType::I64)?, 0).is_err(),
-        "no float"
-    );
+    assert!(ops::softmax(&xs.to_dtype(DType::I64)?, 0).is_err(), "no float");
     for odd in [tensor(&[2, 3], 1)?, xs.sum_all()?] {
-        assert!(
-            ops::swiglu(&odd)
-                .unwrap_err()
-                .to_string()
-                .contains("[.., 2 n]")
-        );
+        assert!(ops::swiglu(&odd).unwrap_err().to_string().contains("[.., 2 n]"));
     }
     Ok(())
 }
@@ -551,10 +453,7 @@ fn rotary_embeddings_are_candle_s_bit_for_bit() -> Result<()> {
         let (cos, sin) = (tensor(shape, 2)?, tensor(shape, 3)?);
         let bits = |ys: Tensor| ys.flatten_all()?.to_vec1::<f32>();
         let candle = candle_nn::rotary_emb::rope_thd(&xs, &cos, &sin)?;
-        assert_eq!(
-            bits(ops::rope_thd(&xs, &cos, &sin)?)?,
-            bits(candle.clone())?
-        );
+        assert_eq!(bits(ops::rope_thd(&xs, &cos, &sin)?)?, bits(candle.clone())?);
         // A view whose heads are not side by side.
         let heads = xs.transpose(1, 2)?;
         let ys = ops::rope(&heads, &cos, &sin)?;
@@ -577,10 +476,7 @@ fn rotary_embeddings_are_candle_s_bit_for_bit() -> Result<()> {
         (cos.unsqueeze(0)?, sin.unsqueeze(0)?),
     ] {
         let error = ops::rope_thd(&xs, &cos, &sin).unwrap_err().to_string();
-        assert!(
-            error.contains("shape mismatch in rope_thd: expected ["),
-            "{error}"
-        );
+        assert!(error.contains("shape mismatch in rope_thd: expected ["), "{error}");
     }
     let odd = xs.narrow(3, 0, 13)?;
     let halves = tensor(&[6, 6], 2)?;
@@ -607,10 +503,7 @@ fn sequential_is_candle_s_and_is_walked() -> Result<()> {
         .add_fn(|xs| xs * 2.)
         .add_fn(move |xs| xs.broadcast_add(&offset))
         .add(candle_nn::Linear::new(weight, None));
-    assert_eq!(
-        (ours.len(), ours.is_empty(), nn::seq().is_empty()),
-        (5, false, true)
-    );
+    assert_eq!((ours.len(), ours.is_empty(), nn::seq().is_empty()), (5, false, true));
     let xs = tensor(&[3, 4], 3)?;
     assert_close("forward", &ours.forward(&xs)?, &candle.forward(&xs)?, 1e-6);
     for (ours, candle) in ours.forward_all(&xs)?.iter().zip(&candle.forward_all(&xs)?) {
@@ -629,18 +522,8 @@ fn embeddings_by_with_tracing_s_name() -> Result<()> {
     let layer = nn::Embedding::from_weights(table.clone())?;
     let ids = Tensor::new(&[4u32, 0], &Device::Cpu)?;
     let candle = candle_nn::Embedding::new(table, 3);
-    assert_close(
-        "from_weights",
-        &layer.forward(&ids)?,
-        &candle.forward(&ids)?,
-        0.,
-    );
-    let message = nn::Embedding::from_weights(tensor(&[5], 1)?)
-        .unwrap_err()
-        .to_string();
-    assert!(
-        message.contains("[rows, hidden_size]") && message.contains("[5]"),
-        "{message}"
-    );
+    assert_close("from_weights", &layer.forward(&ids)?, &candle.forward(&ids)?, 0.);
+    let message = nn::Embedding::from_weights(tensor(&[5], 1)?).unwrap_err().to_string();
+    assert!(message.contains("[rows, hidden_size]") && message.contains("[5]"), "{message}");
     Ok(())
 }

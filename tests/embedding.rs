@@ -24,9 +24,8 @@ fn values(tensor: &Tensor) -> Vec<f32> {
 }
 
 fn table(rows: usize, size: usize) -> Tensor {
-    let values: Vec<f32> = (0..rows * size)
-        .map(|i| ((i * 37 + i / size * 11) % 101) as f32 / 17. - 2.)
-        .collect();
+    let values: Vec<f32> =
+        (0..rows * size).map(|i| ((i * 37 + i / size * 11) % 101) as f32 / 17. - 2.).collect();
     Tensor::from_vec(values, (rows, size), CPU).expect("a table")
 }
 
@@ -42,22 +41,10 @@ fn qconfigs() -> Vec<(QConfig, f32)> {
     vec![
         (TABLES, half_step),
         (QConfig::float16(), 4. / 4096.),
-        (
-            weight_only(QDType::QInt8, MinMax, PerTensorAffine),
-            half_step,
-        ),
-        (
-            weight_only(QDType::QUInt8, MinMax, PerTensorSymmetric),
-            2.5 * half_step,
-        ),
-        (
-            weight_only(QDType::QInt8, PerChannelMinMax, PerChannelSymmetric),
-            2.5 * half_step,
-        ),
-        (
-            weight_only(QDType::QUInt8, PerChannelMinMax, PerChannelAffine),
-            half_step,
-        ),
+        (weight_only(QDType::QInt8, MinMax, PerTensorAffine), half_step),
+        (weight_only(QDType::QUInt8, MinMax, PerTensorSymmetric), 2.5 * half_step),
+        (weight_only(QDType::QInt8, PerChannelMinMax, PerChannelSymmetric), 2.5 * half_step),
+        (weight_only(QDType::QUInt8, PerChannelMinMax, PerChannelAffine), half_step),
     ]
 }
 
@@ -78,11 +65,9 @@ fn tables_and_rows_equal_torch() -> Result<()> {
             panic!("{name}: expected float zero points");
         };
         let output = values(&layer.forward(&Tensor::arange(0, n as u32, CPU)?)?);
-        for (part, got) in [
-            ("scale", &read.scales),
-            ("zero_point", zero_points),
-            ("output", &output),
-        ] {
+        for (part, got) in
+            [("scale", &read.scales), ("zero_point", zero_points), ("output", &output)]
+        {
             if let Some(difference) = difference(got, &fixture.f32(&format!("{name}.{part}"))) {
                 failures.push(format!("{name} {case}: {part}: {difference}"));
             }
@@ -149,9 +134,7 @@ fn errors_of_quantized_tables_are_within_their_steps() -> Result<()> {
     let float = nn::Embedding::new(table(40, 65), 65);
     for (qconfig, bound) in qconfigs() {
         let quantized = float.quantize(&qconfig)?;
-        let pairs = values(float.embeddings())
-            .into_iter()
-            .zip(values(quantized.embeddings()));
+        let pairs = values(float.embeddings()).into_iter().zip(values(quantized.embeddings()));
         let error = pairs.fold(0f32, |most, (a, b)| most.max((a - b).abs()));
         assert!((1e-5..bound).contains(&error), "{qconfig}: {error}");
         let qtable = quantized.qtable().expect("a quantized table");
@@ -166,11 +149,7 @@ fn errors_of_quantized_tables_are_within_their_steps() -> Result<()> {
         assert!(info.quantized, "{qconfig}");
         assert_eq!((info.dtype, info.bytes), (dtype, bytes), "{qconfig}");
         let per_channel = qtable.qscheme().is_some_and(QScheme::is_per_channel);
-        let scales = if per_channel {
-            40
-        } else {
-            qtable.scales().len().min(1)
-        };
+        let scales = if per_channel { 40 } else { qtable.scales().len().min(1) };
         assert_eq!(qtable.scales().len(), scales, "{qconfig}");
     }
     Ok(())
@@ -182,9 +161,7 @@ fn large_lookups_are_whole_on_all_threads() -> Result<()> {
     let quantized = nn::Embedding::new(float, 384).quantize(&TABLES)?;
     let indexes: Vec<u32> = (0..4_000).map(|i| i * 7919 % 300).collect();
     let indexes = Tensor::from_vec(indexes, (40, 100), CPU)?;
-    let expected = quantized
-        .embeddings()
-        .index_select(&indexes.flatten_all()?, 0)?;
+    let expected = quantized.embeddings().index_select(&indexes.flatten_all()?, 0)?;
     assert_eq!(values(&quantized.forward(&indexes)?), values(&expected));
     Ok(())
 }
@@ -198,10 +175,7 @@ fn halves_beyond_their_range_saturate_and_are_counted() -> Result<()> {
     // The output dtype represents all values of the halves.
     let tiny = Tensor::new(&[[f16::from_f32(0.1)], [f16::MIN_POSITIVE_SUBNORMAL]], CPU)?;
     let layer = nn::Embedding::new(tiny.clone(), 1).quantize(&QConfig::float16())?;
-    assert_eq!(
-        values(&layer.forward(&Tensor::new(&[0u32, 1], CPU)?)?),
-        values(&tiny)
-    );
+    assert_eq!(values(&layer.forward(&Tensor::new(&[0u32, 1], CPU)?)?), values(&tiny));
     let wide = Tensor::new(&[[bf16::from_f32(3.)], [bf16::MAX]], CPU)?;
     let layer = nn::Embedding::new(wide, 1).quantize(&QConfig::float16())?;
     assert_eq!(layer.qtable().expect("a table").saturated(), 1);
@@ -228,10 +202,7 @@ fn indexes_out_of_range_are_errors_that_name_them() -> Result<()> {
         // The largest u8 is an ordinary index.
         let row = layer.forward(&Tensor::new(&[255u8], CPU)?)?;
         assert_eq!(values(&row), values(&layer.embeddings().i(255)?));
-        for indexes in [
-            table(2, 2),
-            Tensor::new(&[1i64], CPU)?.to_dtype(DType::F64)?,
-        ] {
+        for indexes in [table(2, 2), Tensor::new(&[1i64], CPU)?.to_dtype(DType::F64)?] {
             let message = layer.forward(&indexes).expect_err("no index").to_string();
             assert!(message.contains("u8, u32 or i64"), "{message}");
         }
@@ -259,15 +230,11 @@ fn tables_without_rows_or_columns() -> Result<()> {
 
 #[test]
 fn wrong_shapes_are_errors() -> Result<()> {
-    for (tensor, size) in [
-        (table(3, 4), 5),
-        (table(3, 4).flatten_all()?, 4),
-        (table(4, 6).reshape((4, 2, 3))?, 6),
-    ] {
+    for (tensor, size) in
+        [(table(3, 4), 5), (table(3, 4).flatten_all()?, 4), (table(4, 6).reshape((4, 2, 3))?, 6)]
+    {
         let layer = nn::Embedding::new(tensor, size);
-        let error = layer
-            .forward(&Tensor::new(&[0u32], CPU)?)
-            .expect_err("a shape");
+        let error = layer.forward(&Tensor::new(&[0u32], CPU)?).expect_err("a shape");
         assert!(error.to_string().contains("shape mismatch"), "{error}");
         let error = layer.quantize(&TABLES).expect_err("a shape");
         assert!(error.kind() == ErrorKind::ShapeMismatch, "{error}");
@@ -307,9 +274,7 @@ fn unsupported_qconfigs_name_what_to_use() -> Result<()> {
     let error = quantized.quantize(&TABLES).expect_err("twice");
     assert!(error.to_string().contains("quantized already"), "{error}");
     // A table is looked up, a projection multiplies: each refuses the other's qconfig.
-    let error = nn::Linear::new(table(4, 4), None)
-        .quantize(&TABLES)
-        .expect_err("a projection");
+    let error = nn::Linear::new(table(4, 4), None).quantize(&TABLES).expect_err("a projection");
     assert!(error.kind() == ErrorKind::Unsupported, "{error}");
     Ok(())
 }
@@ -351,13 +316,8 @@ fn it_is_loaded_from_a_checkpoint_and_remembers_its_name() -> Result<()> {
     assert_eq!(layer.checkpoint_name(), Some("bert.words"));
     let quantized = layer.quantize(&TABLES)?;
     assert_eq!(quantized.checkpoint_name(), Some("bert.words"));
-    let error = quantized
-        .forward(&Tensor::new(10u32, CPU)?)
-        .expect_err("out of range");
-    assert!(
-        error.to_string().starts_with("bert.words: invalid index"),
-        "{error}"
-    );
+    let error = quantized.forward(&Tensor::new(10u32, CPU)?).expect_err("out of range");
+    assert!(error.to_string().starts_with("bert.words: invalid index"), "{error}");
     Ok(())
 }
 
@@ -418,11 +378,7 @@ fn outcome<'a>(report: &'a Report, path: &str) -> &'a Outcome {
 }
 
 fn bytes(report: &Report, path: &str) -> (usize, usize) {
-    let layer = report
-        .layers
-        .iter()
-        .find(|l| l.path == path)
-        .expect("a layer");
+    let layer = report.layers.iter().find(|l| l.path == path).expect("a layer");
     (layer.bytes_before, layer.bytes_after)
 }
 
@@ -438,10 +394,7 @@ fn a_tied_table_is_kept_once() -> Result<()> {
         QDType::QUInt8,
         QScheme::PerChannelAffine,
     );
-    let affine = QConfig::Int8 {
-        weight: affine,
-        activation: DynamicConfig::default(),
-    };
+    let affine = QConfig::Int8 { weight: affine, activation: DynamicConfig::default() };
     let specs = [
         QConfigSpec::int8(),
         QConfigSpec::pytorch(),
@@ -457,9 +410,7 @@ fn a_tied_table_is_kept_once() -> Result<()> {
         let float = model(bias, dtype);
         let mut model = float.clone();
         let report = quantize_dynamic(&mut model, &with_embeddings(spec.clone()))?;
-        let shared = Outcome::Shared {
-            with: "head".into(),
-        };
+        let shared = Outcome::Shared { with: "head".into() };
         assert_eq!(outcome(&report, "embedding"), &shared, "{case}");
         assert_eq!(report.swapped().count(), 3, "{case}");
 
@@ -468,11 +419,7 @@ fn a_tied_table_is_kept_once() -> Result<()> {
         let head_alone = quantize_dynamic(&mut alone, &spec)?;
         assert_eq!(bytes(&report, "head"), bytes(&head_alone, ""), "{case}");
         assert_eq!(bytes(&report, "embedding"), (0, 0), "{case}");
-        assert_eq!(
-            model.embedding.weight_infos(),
-            model.head.weight_infos(),
-            "{case}"
-        );
+        assert_eq!(model.embedding.weight_infos(), model.head.weight_infos(), "{case}");
         assert!(model.embedding.qtable().is_none(), "{case}");
         let codes = model.embedding.codes();
         assert_eq!(codes, model.head.projection().codes(), "{case}");
@@ -484,11 +431,7 @@ fn a_tied_table_is_kept_once() -> Result<()> {
         assert_eq!(rows.dtype(), dtype, "{case}");
         let weight = model.head.weight().to_dtype(dtype)?;
         assert_eq!(values(&rows), values(&weight), "{case}");
-        assert_eq!(
-            values(model.embedding.embeddings()),
-            values(&weight),
-            "{case}"
-        );
+        assert_eq!(values(model.embedding.embeddings()), values(&weight), "{case}");
         assert_eq!(model.embedding.embeddings().dtype(), dtype, "{case}");
         // Dequantized they share a tensor too, if the dtype allows.
         let tensors = [model.embedding.embeddings(), model.head.weight()];
@@ -498,11 +441,7 @@ fn a_tied_table_is_kept_once() -> Result<()> {
         let (expected, got) = (float.forward(&ids())?, model.forward(&ids())?);
         let (expected, got) = (values(&expected), values(&got));
         let signal: f32 = expected.iter().map(|x| x * x).sum();
-        let noise: f32 = expected
-            .iter()
-            .zip(&got)
-            .map(|(a, b)| (a - b).powi(2))
-            .sum();
+        let noise: f32 = expected.iter().zip(&got).map(|(a, b)| (a - b).powi(2)).sum();
         assert!(noise < 1e-3 * signal, "{case}: {noise} of {signal}");
         let last = Tensor::new(VOCABULARY as u32, CPU)?;
         let error = model.embedding.forward(&last).expect_err("out of range");
@@ -513,30 +452,16 @@ fn a_tied_table_is_kept_once() -> Result<()> {
 
 #[test]
 fn the_order_of_the_fields_does_not_matter() -> Result<()> {
-    let Model {
-        embedding,
-        hidden,
-        head,
-    } = model(true, DType::F32);
-    let mut first = HeadFirst {
-        head,
-        hidden,
-        embedding,
-    };
+    let Model { embedding, hidden, head } = model(true, DType::F32);
+    let mut first = HeadFirst { head, hidden, embedding };
     let mut last = model(true, DType::F32);
     let spec = with_embeddings(QConfigSpec::int8());
-    let [a, b] = [
-        quantize_dynamic(&mut first, &spec)?,
-        quantize_dynamic(&mut last, &spec)?,
-    ];
+    let [a, b] = [quantize_dynamic(&mut first, &spec)?, quantize_dynamic(&mut last, &spec)?];
     for path in ["head", "embedding", "hidden"] {
         assert_eq!(outcome(&a, path), outcome(&b, path));
         assert_eq!(bytes(&a, path), bytes(&b, path));
     }
-    let (a, b) = (
-        first.embedding.forward(&ids())?,
-        last.embedding.forward(&ids())?,
-    );
+    let (a, b) = (first.embedding.forward(&ids())?, last.embedding.forward(&ids())?);
     assert_eq!(values(&a), values(&b));
     Ok(())
 }
@@ -551,10 +476,7 @@ fn the_report_says_who_shares() -> Result<()> {
     let json = serde_json::to_value(&report).expect("JSON");
     let embedding = &json["layers"][0];
     assert_eq!(embedding["outcome"], "shared");
-    assert_eq!(
-        (&embedding["with"], &embedding["tied_to"]),
-        (&"head".into(), &"head".into())
-    );
+    assert_eq!((&embedding["with"], &embedding["tied_to"]), (&"head".into(), &"head".into()));
     assert_eq!(embedding["bytes_after"], 0);
 
     // A second call sees a single quantized weight.
@@ -565,10 +487,7 @@ fn the_report_says_who_shares() -> Result<()> {
     assert_eq!(bytes(&again, "head"), (head_bytes, head_bytes));
     assert_eq!(bytes(&again, "embedding"), (0, 0));
     let text = again.to_string();
-    assert!(
-        text.contains("embedding: its weight is counted with head"),
-        "{text}"
-    );
+    assert!(text.contains("embedding: its weight is counted with head"), "{text}");
     Ok(())
 }
 
@@ -577,17 +496,12 @@ fn a_float_tensor_that_stays_is_counted_where_it_stays() -> Result<()> {
     // Only the head: the embedding holds the float table still, so the model grows.
     let mut head_only = model(false, DType::F32);
     let report = quantize_dynamic(&mut head_only, &QConfigSpec::int8())?;
-    let left = Outcome::Left {
-        reason: LeftReason::OffByDefault { by: "embeddings" },
-    };
+    let left = Outcome::Left { reason: LeftReason::OffByDefault { by: "embeddings" } };
     assert_eq!(outcome(&report, "embedding"), &left);
     assert_eq!(bytes(&report, "embedding"), (TABLE_BYTES, TABLE_BYTES));
     let (before, after) = bytes(&report, "head");
     assert_eq!(before, 0);
-    assert!(
-        (VOCABULARY * SIZE..TABLE_BYTES / 2).contains(&after),
-        "{after}"
-    );
+    assert!((VOCABULARY * SIZE..TABLE_BYTES / 2).contains(&after), "{after}");
     assert_eq!(report.bytes_before(), 4 * SIZE * SIZE);
     let text = report.to_string();
     let note = "head: its float weight stays in memory, because embedding still holds it";
@@ -615,9 +529,7 @@ fn weights_that_are_equal_but_not_one_tensor_are_two() -> Result<()> {
     let report = quantize_dynamic(&mut model, &with_embeddings(QConfigSpec::int8()))?;
     assert_eq!(
         outcome(&report, "embedding"),
-        &Outcome::Swapped {
-            to: TABLES.eps(f32::MIN_POSITIVE)
-        }
+        &Outcome::Swapped { to: TABLES.eps(f32::MIN_POSITIVE) }
     );
     assert_eq!(bytes(&report, "embedding").0, TABLE_BYTES);
     assert!(report.layers.iter().all(|layer| layer.tied_to.is_none()));
@@ -638,12 +550,7 @@ fn an_error_leaves_a_tied_model_as_it_was() -> Result<()> {
     let spec = QConfigSpec::int8().name("embedding", QConfig::int8());
     let mut model = self::model(false, DType::F32);
     let error = quantize_dynamic(&mut model, &spec).expect_err("dynamic");
-    assert!(
-        error
-            .to_string()
-            .starts_with("embedding: unsupported qconfig"),
-        "{error}"
-    );
+    assert!(error.to_string().starts_with("embedding: unsupported qconfig"), "{error}");
     assert!(!model.head.weight_infos()[0].quantized);
     Ok(())
 }
@@ -653,26 +560,13 @@ fn embeddings_share_with_embeddings_that_are_quantized_alike() -> Result<()> {
     let mut models = vec![nn::Embedding::new(table(9, 6), 6); 3];
     let spec = with_embeddings(QConfigSpec::new()).name("2", QConfig::float16());
     let report = quantize_dynamic(&mut models, &spec)?;
-    assert_eq!(
-        outcome(&report, "0"),
-        &Outcome::Swapped {
-            to: TABLES.eps(f32::MIN_POSITIVE)
-        }
-    );
+    assert_eq!(outcome(&report, "0"), &Outcome::Swapped { to: TABLES.eps(f32::MIN_POSITIVE) });
     assert_eq!(outcome(&report, "1"), &Outcome::Shared { with: "0".into() });
-    assert_eq!(
-        outcome(&report, "2"),
-        &Outcome::Swapped {
-            to: QConfig::float16()
-        }
-    );
+    assert_eq!(outcome(&report, "2"), &Outcome::Swapped { to: QConfig::float16() });
     assert_eq!(report.bytes_before(), 4 * 9 * 6);
     assert_eq!(report.bytes_after(), 9 * (6 + 8) + 2 * 9 * 6);
     let ids = Tensor::arange(0, 9u32, CPU)?;
-    assert_eq!(
-        values(&models[0].forward(&ids)?),
-        values(&models[1].forward(&ids)?)
-    );
+    assert_eq!(values(&models[0].forward(&ids)?), values(&models[1].forward(&ids)?));
     Ok(())
 }
 

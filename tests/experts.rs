@@ -65,10 +65,7 @@ fn plain(variables: &VarMap) -> Result<Mixture> {
         Ok(expert.with_activation(FusedActivation::Gelu))
     };
     let experts: Result<_> = (0..COUNT).map(expert).collect();
-    Ok(Mixture {
-        experts: nn::Experts::new(experts?),
-        ..mixture(variables)?
-    })
+    Ok(Mixture { experts: nn::Experts::new(experts?), ..mixture(variables)? })
 }
 
 fn bits(xs: &Tensor) -> Result<Vec<u32>> {
@@ -99,11 +96,8 @@ fn expected(variables: &VarMap, xs: &Tensor, has_gates: bool) -> Result<Tensor> 
                 x.matmul(&weight(&format!("experts.{expert}.{name}"))?.t()?)
             };
             let up = product(&x, "up_proj")?;
-            let inner = if has_gates {
-                (product(&x, "gate_proj")?.silu()? * up)?
-            } else {
-                up.gelu_erf()?
-            };
+            let inner =
+                if has_gates { (product(&x, "gate_proj")?.silu()? * up)? } else { up.gelu_erf()? };
             sum = (sum + (product(&inner, "down_proj")? * (shares[*expert] / total))?)?;
         }
         rows.push(sum);
@@ -132,10 +126,7 @@ fn results_are_those_of_each_expert() -> Result<()> {
         let error = difference(&mixture.forward(&xs)?, &expected)?;
         assert!(error < 2e-6 * scale, "{error} {scale}");
         let report = quantize_dynamic(&mut mixture, &QConfigSpec::int8())?;
-        assert_eq!(
-            report.swapped().count(),
-            COUNT * (2 + usize::from(has_gates))
-        );
+        assert_eq!(report.swapped().count(), COUNT * (2 + usize::from(has_gates)));
         let router = report.layers.iter().find(|layer| layer.path == "gate");
         let outcome = &router.expect("a router").outcome;
         let no_rule = LeftReason::NoRule;
@@ -208,10 +199,7 @@ fn rows_of_equal_experts_and_no_features_are_computed() -> Result<()> {
     let float = run(&mixture)?;
     quantize_dynamic(&mut mixture, &QConfigSpec::int8())?;
     let error = difference(&run(&mixture)?, &float)?;
-    assert!(
-        error < 0.03 * float.abs()?.max_all()?.to_scalar::<f32>()?,
-        "{error}"
-    );
+    assert!(error < 0.03 * float.abs()?.max_all()?.to_scalar::<f32>()?, "{error}");
     for [inputs, inner, outputs] in [[0, 4, 3], [4, 0, 3], [4, 3, 0]] {
         let linear = |out: usize, inputs: usize| {
             let weight = Tensor::ones((out, inputs), DType::F32, &Device::Cpu)?;
@@ -231,11 +219,8 @@ fn stacked_weights_are_those_of_separate_experts() -> Result<()> {
     let variables = variables()?;
     let stacked = |names: &[&str]| -> Result<Tensor> {
         let all = variables.data().lock().expect("variables");
-        let weight = |expert, name| {
-            all[&format!("experts.{expert}.{name}.weight")]
-                .as_tensor()
-                .clone()
-        };
+        let weight =
+            |expert, name| all[&format!("experts.{expert}.{name}.weight")].as_tensor().clone();
         let expert = |expert| {
             let weights: Vec<_> = names.iter().map(|name| weight(expert, name)).collect();
             Tensor::cat(&weights, 0)
@@ -301,11 +286,7 @@ fn gradients_flow_through_float_experts_and_end_at_quantized_ones() -> Result<()
     let xs = Var::from_tensor(&tensor(&[5, INPUTS], 6)?)?;
     let chosen = Tensor::full(2u32, (5, 1), &Device::Cpu)?;
     let weights = Tensor::ones((5, 1), DType::F32, &Device::Cpu)?;
-    let run = |experts: &nn::Experts| {
-        experts
-            .forward(xs.as_tensor(), &chosen, &weights)?
-            .sum_all()
-    };
+    let run = |experts: &nn::Experts| experts.forward(xs.as_tensor(), &chosen, &weights)?.sum_all();
     let gradients = run(&experts)?.backward()?;
     let all = variables.data().lock().expect("variables");
     for tensor in [&xs, &all["experts.2.up_proj.weight"]] {
@@ -315,10 +296,7 @@ fn gradients_flow_through_float_experts_and_end_at_quantized_ones() -> Result<()
     drop(all);
     quantize_dynamic(&mut experts, &QConfigSpec::int8())?;
     let error = run(&experts)?.backward().map(drop).unwrap_err().to_string();
-    assert!(
-        error.contains("a layer quantized by candle-dynquant"),
-        "{error}"
-    );
+    assert!(error.contains("a layer quantized by candle-dynquant"), "{error}");
     Ok(())
 }
 
@@ -330,11 +308,7 @@ fn gptq_quantizes_the_experts_that_have_inputs_by_them() -> Result<()> {
     let spec = QConfigSpec::new().kind(LayerKind::Linear, QConfig::int4());
     let (chosen, weights) = mixture.gate.choose(&xs, 4, true)?;
     // The last expert has no rows.
-    let chosen = chosen
-        .to_vec2::<u32>()?
-        .concat()
-        .into_iter()
-        .map(|expert| expert.min(17));
+    let chosen = chosen.to_vec2::<u32>()?.concat().into_iter().map(|expert| expert.min(17));
     let chosen = Tensor::from_iter(chosen, &Device::Cpu)?.reshape((90, 4))?;
     let run = |model: &Mixture| model.experts.forward(&xs, &chosen, &weights);
     let float = run(&mixture)?;
@@ -360,49 +334,21 @@ fn mistakes_are_errors() -> Result<()> {
     };
     let float = ones((2, 1))?;
     for (error, part) in [
-        (
-            run(&xs, chosen(19, (2, 1))?, ones((2, 1))?),
-            "expected one of 19",
-        ),
+        (run(&xs, chosen(19, (2, 1))?, ones((2, 1))?), "expected one of 19"),
         (run(&xs, chosen(1, (3, 1))?, ones((3, 1))?), "[3, 1]"),
         (run(&xs, chosen(1, (2, 1))?, ones((2, 2))?), "[2, 2]"),
         (run(&xs, float.clone(), float.clone()), "u32"),
-        (
-            run(&xs.narrow(1, 0, 60)?, chosen(1, (2, 1))?, ones((2, 1))?),
-            "[2, 60]",
-        ),
-        (
-            mixture.gate.choose(&xs, 20, true).unwrap_err().to_string(),
-            "at most 19",
-        ),
-        (
-            mixture
-                .gate
-                .forward(&xs.narrow(1, 0, 60)?)
-                .unwrap_err()
-                .to_string(),
-            "[2, 60]",
-        ),
-        (
-            run(
-                &Tensor::new(1f32, &Device::Cpu)?,
-                chosen(1, (2, 1))?,
-                ones((2, 1))?,
-            ),
-            "experts",
-        ),
+        (run(&xs.narrow(1, 0, 60)?, chosen(1, (2, 1))?, ones((2, 1))?), "[2, 60]"),
+        (mixture.gate.choose(&xs, 20, true).unwrap_err().to_string(), "at most 19"),
+        (mixture.gate.forward(&xs.narrow(1, 0, 60)?).unwrap_err().to_string(), "[2, 60]"),
+        (run(&Tensor::new(1f32, &Device::Cpu)?, chosen(1, (2, 1))?, ones((2, 1))?), "experts"),
     ] {
         assert!(error.contains(part), "{error}");
     }
     let none = nn::Experts::new(Vec::new());
-    assert!(
-        none.forward(&xs, &chosen(0, (2, 0))?, &ones((2, 0))?)
-            .is_err()
-    );
+    assert!(none.forward(&xs, &chosen(0, (2, 0))?, &ones((2, 0))?).is_err());
     // No expert for a row.
-    let ys = mixture
-        .experts
-        .forward(&xs, &chosen(0, (2, 0))?, &ones((2, 0))?)?;
+    let ys = mixture.experts.forward(&xs, &chosen(0, (2, 0))?, &ones((2, 0))?)?;
     assert_eq!(bits(&ys)?, [0; 2 * INPUTS]);
     // No rows.
     let ys = mixture.forward(&Tensor::zeros((0, INPUTS), DType::F32, &Device::Cpu)?)?;

@@ -62,10 +62,7 @@ enum Inner {
 impl Clone for Trap {
     fn clone(&self) -> Self {
         infallible();
-        Self {
-            number: self.number,
-            inner: self.inner.clone(),
-        }
+        Self { number: self.number, inner: self.inner.clone() }
     }
 }
 
@@ -167,20 +164,12 @@ fn linear(number: usize) -> Trap {
 
 fn model() -> Model {
     let head = linear(7);
-    let Inner::Linear(tied) = &head.inner else {
-        unreachable!()
-    };
+    let Inner::Linear(tied) = &head.inner else { unreachable!() };
     let table = nn::Embedding::new(tied.weight().clone(), 3);
     let inner = Arc::new(linear(2));
-    let block = Arc::new(Block {
-        traps: (linear(3), linear(4)),
-        within: Arc::clone(&inner),
-    });
+    let block = Arc::new(Block { traps: (linear(3), linear(4)), within: Arc::clone(&inner) });
     Model {
-        table: Trap {
-            number: 1,
-            inner: Inner::Table(table),
-        },
+        table: Trap { number: 1, inner: Inner::Table(table) },
         inner,
         again: Arc::clone(&block),
         block,
@@ -191,10 +180,7 @@ fn model() -> Model {
 }
 
 fn spec() -> QConfigSpec {
-    QConfigSpec::int8()
-        .min_params(0)
-        .embeddings()
-        .exclude(["float"])
+    QConfigSpec::int8().min_params(0).embeddings().exclude(["float"])
 }
 
 /// Every weight by the address of its memory and its bits, and every pointer.
@@ -218,9 +204,7 @@ fn state(model: &Model) -> (Vec<(usize, Vec<u32>)>, [*const (); 4]) {
         };
         assert!(!quantized, "layer {} was quantized", trap.number);
         let (storage, _) = weight.storage_and_layout();
-        let Storage::Cpu(storage) = &*storage else {
-            unreachable!()
-        };
+        let Storage::Cpu(storage) = &*storage else { unreachable!() };
         let values = storage.as_slice::<f32>().expect("f32");
         let bits = values.iter().map(|value| value.to_bits()).collect();
         (values.as_ptr().addr(), bits)
@@ -255,12 +239,8 @@ fn in_silence(f: impl FnOnce()) {
     let hook = std::panic::take_hook();
     std::panic::set_hook(Box::new(move |info| {
         let payload = info.payload();
-        let is_expected = payload
-            .downcast_ref::<String>()
-            .is_some_and(|m| m == MESSAGE)
-            || payload
-                .downcast_ref::<&str>()
-                .is_some_and(|m| *m == MESSAGE);
+        let is_expected = payload.downcast_ref::<String>().is_some_and(|m| m == MESSAGE)
+            || payload.downcast_ref::<&str>().is_some_and(|m| *m == MESSAGE);
         if !is_expected {
             hook(info);
         }

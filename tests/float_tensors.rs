@@ -1,10 +1,6 @@
 //! Float tensors outside of layers: a report names them, strict types refuse them, and nothing else
 //! that walks sees them.
-#![allow(
-    missing_docs,
-    dead_code,
-    reason = "models whose fields are looked at by walks only"
-)]
+#![allow(missing_docs, dead_code, reason = "models whose fields are looked at by walks only")]
 
 mod common;
 
@@ -46,10 +42,7 @@ struct OwnLinear {
 }
 
 fn own_linear(outputs: usize) -> OwnLinear {
-    OwnLinear {
-        weight: ones(&[outputs, 100]),
-        bias: Some(ones(&[outputs])),
-    }
+    OwnLinear { weight: ones(&[outputs, 100]), bias: Some(ones(&[outputs])) }
 }
 
 /// A norm that a project defines.
@@ -69,46 +62,23 @@ fn the_matrices_of_a_linear_of_ones_own_are_named_first() {
     }
     let mut model = Model {
         layers: vec![own_linear(100), own_linear(100)],
-        norm: OwnNorm {
-            weight: ones(&[100]),
-            eps: 1e-6,
-        },
+        norm: OwnNorm { weight: ones(&[100]), eps: 1e-6 },
         head: linear(100),
     };
     let report = quantized(&mut model);
-    assert_eq!(
-        named(&report),
-        [("layers.0.weight", 40_000), ("layers.1.weight", 40_000)]
-    );
-    let FloatTensor {
-        shape,
-        dtype,
-        held_by,
-        ..
-    } = &report.float_tensors[0];
-    assert_eq!(
-        (&shape[..], *dtype, held_by.as_deref()),
-        (&[100, 100][..], WeightDType::F32, None)
-    );
+    assert_eq!(named(&report), [("layers.0.weight", 40_000), ("layers.1.weight", 40_000)]);
+    let FloatTensor { shape, dtype, held_by, .. } = &report.float_tensors[0];
+    assert_eq!((&shape[..], *dtype, held_by.as_deref()), (&[100, 100][..], WeightDType::F32, None));
     let text = report.to_string();
     let lines: Vec<_> = text.lines().collect();
     assert!(
         lines[0].ends_with("; 2 tensors of 80.0 kB in no layer: layers.{0-1}.weight"),
         "{text}"
     );
-    assert!(
-        lines[1].starts_with("float tensors in no layer ("),
-        "{text}"
-    );
-    assert_eq!(
-        lines[2], "  layers.{0-1}.weight: f32 [100, 100], 40.0 kB",
-        "{text}"
-    );
+    assert!(lines[1].starts_with("float tensors in no layer ("), "{text}");
+    assert_eq!(lines[2], "  layers.{0-1}.weight: f32 [100, 100], 40.0 kB", "{text}");
     let each = format!("{report:#}");
-    assert!(
-        each.contains("\n  layers.1.weight: f32 [100, 100], 40.0 kB\n"),
-        "{each}"
-    );
+    assert!(each.contains("\n  layers.1.weight: f32 [100, 100], 40.0 kB\n"), "{each}");
     let json = serde_json::to_value(&report).expect("JSON");
     assert_eq!(
         json["float_tensors"][1],
@@ -151,12 +121,7 @@ fn tensors_are_seen_in_whatever_holds_them() {
         layer: Toy::new(),
     };
     // Neither a layer nor an opaque field.
-    assert_walks(
-        "tensors",
-        &mut model,
-        &["layer: Linear"],
-        &["again = shared"],
-    );
+    assert_walks("tensors", &mut model, &["layer: Linear"], &["again = shared"]);
     let report = quantized(&mut model);
     let mut expected = vec![("experts", 96)];
     let others = [
@@ -194,10 +159,7 @@ fn vectors_codes_and_skipped_tensors_are_not_named() {
     let keys = ones(&[1, 4, 8, 16]);
     cache.append(&keys, &keys).expect("a filled cache");
     let mut model = Model {
-        norm: OwnNorm {
-            weight: ones(&[1_000]),
-            eps: 1e-6,
-        },
+        norm: OwnNorm { weight: ones(&[1_000]), eps: 1e-6 },
         class_token: ones(&[1, 1, 1_000]),
         ids: Tensor::zeros((100, 100), DType::U32, &Device::Cpu).expect("a tensor"),
         rotary: ones(&[1_000, 100]),
@@ -266,10 +228,7 @@ fn memory_counts_once() {
     let mut tied = (nn::Linear::new(weight.clone(), None), weight);
     let report = quantized(&mut tied);
     assert_eq!(named(&report), [("1", 40_000)]);
-    assert_eq!(
-        (report.bytes_before(), report.layers[0].tied_to.as_deref()),
-        (0, Some("1"))
-    );
+    assert_eq!((report.bytes_before(), report.layers[0].tied_to.as_deref()), (0, Some("1")));
     let kept = "0: its float weight stays in memory, because 1 still holds it";
     assert!(report.to_string().contains(kept), "{report}");
 }
@@ -295,23 +254,9 @@ fn a_vector_that_is_a_view_counts_the_memory_that_it_keeps() {
     assert_eq!(alone(large.get(0).expect("a row")), 1);
     assert_eq!(alone(large.narrow(0, 7, 0).expect("no row")), 1);
     // Nothing of that is kept.
-    assert_eq!(
-        alone(
-            large
-                .get(0)
-                .and_then(|row| row.force_contiguous())
-                .expect("a row")
-        ),
-        0
-    );
-    assert_eq!(
-        alone(large.get(0).and_then(|row| row.get(0)).expect("one")),
-        1
-    );
-    assert_eq!(
-        alone(ones(&[1_000]).expand((1, 1_000)).expect("one row")),
-        0
-    );
+    assert_eq!(alone(large.get(0).and_then(|row| row.force_contiguous()).expect("a row")), 0);
+    assert_eq!(alone(large.get(0).and_then(|row| row.get(0)).expect("one")), 1);
+    assert_eq!(alone(ones(&[1_000]).expand((1, 1_000)).expect("one row")), 0);
 }
 
 #[test]
@@ -320,10 +265,7 @@ fn floats_of_other_forms_are_named_too() {
     let report = quantized(&mut (linear(1), eights(&[100, 100])));
     assert_eq!(named(&report), [("1", 10_000)]);
     let text = report.to_string();
-    assert!(
-        text.contains("\n  1: f8e4m3 [100, 100], 10.0 kB\n"),
-        "{text}"
-    );
+    assert!(text.contains("\n  1: f8e4m3 [100, 100], 10.0 kB\n"), "{text}");
 
     let matrix = ones(&[64, 64]);
     let quantized_tensor = |dtype| QTensor::quantize(&matrix, dtype).expect("a tensor");
@@ -347,15 +289,9 @@ fn floats_of_other_forms_are_named_too() {
     #[quantizable(strict)]
     struct Strict(nn::Linear, QMatMul);
     let product = QMatMul::QTensor(Arc::new(quantized_tensor(GgmlDType::F16)));
-    let error = quantize_dynamic(
-        &mut Strict(linear(1), product),
-        &QConfigSpec::int8().min_params(0),
-    );
-    assert!(
-        error
-            .as_ref()
-            .is_err_and(|error| error.kind() == ErrorKind::FloatTensors)
-    );
+    let error =
+        quantize_dynamic(&mut Strict(linear(1), product), &QConfigSpec::int8().min_params(0));
+    assert!(error.as_ref().is_err_and(|error| error.kind() == ErrorKind::FloatTensors));
 }
 
 #[test]
@@ -398,10 +334,7 @@ fn a_var_builder_is_said_to_keep_what_it_loads_from() {
     struct Again(Arc<(nn::Linear, Option<candle_nn::VarBuilder<'static>>)>);
     let mut again = (Arc::clone(&shared), Again(shared));
     let error = quantize_dynamic(&mut again, &QConfigSpec::int8()).expect_err("strict");
-    assert!(
-        error.to_string().contains("got 1.0.1, a VarBuilder"),
-        "{error}"
-    );
+    assert!(error.to_string().contains("got 1.0.1, a VarBuilder"), "{error}");
 }
 
 #[test]
@@ -429,10 +362,7 @@ fn a_strict_type_refuses_what_a_report_would_name() {
         body: Vec<OwnLinear>,
         head: nn::Linear,
     }
-    let model = |outputs| Strict {
-        body: vec![own_linear(outputs)],
-        head: linear(1_000),
-    };
+    let model = |outputs| Strict { body: vec![own_linear(outputs)], head: linear(1_000) };
     assert_eq!(named(&quantized(&mut model(10))), []);
     let mut refused = model(20);
     let error = quantize_dynamic(&mut refused, &QConfigSpec::int8()).expect_err("strict");
@@ -457,10 +387,7 @@ fn a_strict_type_refuses_what_a_report_would_name() {
         body: Vec<OwnLinear>,
         head: nn::Linear,
     }
-    let mut skips = Skips {
-        body: vec![own_linear(200)],
-        head: linear(1),
-    };
+    let mut skips = Skips { body: vec![own_linear(200)], head: linear(1) };
     assert_eq!(named(&quantized(&mut skips)), []);
 
     #[derive(Quantizable)]
@@ -471,11 +398,7 @@ fn a_strict_type_refuses_what_a_report_would_name() {
     }
     let either = (linear(1), Either::Fused(own_linear(9)));
     let error = quantize_dynamic(&mut { either }, &QConfigSpec::int8().min_params(0));
-    assert!(
-        error
-            .as_ref()
-            .is_err_and(|error| error.kind() == ErrorKind::FloatTensors)
-    );
+    assert!(error.as_ref().is_err_and(|error| error.kind() == ErrorKind::FloatTensors));
 }
 
 #[test]
@@ -498,11 +421,7 @@ fn a_strict_type_refuses_memory_that_other_places_hold_too() {
         assert!(error.contains(&format!(" got {path}: ")), "{error}");
     }
     let weight = ones(&[100, 100]);
-    let strict = Strict {
-        weight: Some(weight.clone()),
-        inner: None,
-        head: linear(100),
-    };
+    let strict = Strict { weight: Some(weight.clone()), inner: None, head: linear(100) };
     refused((weight.clone(), strict.clone()), "1.weight");
     refused((strict.clone(), weight.clone()), "0.weight");
     let view = weight.narrow(0, 0, 60).expect("a view");
@@ -531,9 +450,7 @@ fn a_strict_type_refuses_memory_that_other_places_hold_too() {
     #[quantizable(strict)]
     struct Again(Arc<(nn::Linear, Tensor)>);
     let report = quantized(&mut (Arc::clone(&layers), Again(layers)));
-    let [layer] = &report.layers[..] else {
-        panic!("one layer: {report}")
-    };
+    let [layer] = &report.layers[..] else { panic!("one layer: {report}") };
     assert_eq!(layer.shared_as, ["1.0.0"]);
 }
 
@@ -571,11 +488,7 @@ fn a_tuned_model_names_them_too() {
         head: nn::Linear,
         hidden: Option<candle_nn::Linear>,
     }
-    let mut model = Model {
-        body: own_linear(100),
-        head: linear(100),
-        hidden: None,
-    };
+    let mut model = Model { body: own_linear(100), head: linear(100), hidden: None };
     let always = |_: &Model| candle_core::Result::Ok(1.);
     let outcome = tune(&mut model, &TuningConfig::default(), always).expect("tunes");
     let paths: Vec<_> = outcome.float_tensors.iter().map(|t| &*t.path).collect();
@@ -594,17 +507,10 @@ fn a_tuned_model_names_them_too() {
         body: OwnLinear,
         head: nn::Linear,
     }
-    let mut strict = Strict {
-        body: own_linear(100),
-        head: linear(100),
-    };
+    let mut strict = Strict { body: own_linear(100), head: linear(100) };
     let always = |_: &Strict| candle_core::Result::Ok(1.);
     let error = tune(&mut strict, &TuningConfig::default(), always);
-    assert!(
-        error
-            .as_ref()
-            .is_err_and(|error| error.kind() == ErrorKind::FloatTensors)
-    );
+    assert!(error.as_ref().is_err_and(|error| error.kind() == ErrorKind::FloatTensors));
 }
 
 #[test]
@@ -623,10 +529,7 @@ fn tensors_that_cannot_be_counted_are_said_to_be() {
         head: linear(1),
     });
     let text = report.to_string();
-    let opaque = text
-        .split("opaque fields (not visited):\n")
-        .nth(1)
-        .expect("fields");
+    let opaque = text.split("opaque fields (not visited):\n").nth(1).expect("fields");
     let lines: Vec<_> = opaque.lines().collect();
     let ends = [
         ("  masks: ", "Tensor> (its tensors are not counted)"),

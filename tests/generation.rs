@@ -86,17 +86,9 @@ fn text(
 
 #[test]
 fn a_text_is_the_same_with_guesses_and_without() -> Result<()> {
-    let penalized = Sampling {
-        repetition_penalty: 1.1,
-        frequency_penalty: 0.2,
-        ..Sampling::default()
-    };
-    let drawn = Sampling {
-        temperature: 0.3,
-        top_k: 3,
-        top_p: 0.9,
-        ..Sampling::default()
-    };
+    let penalized =
+        Sampling { repetition_penalty: 1.1, frequency_penalty: 0.2, ..Sampling::default() };
+    let drawn = Sampling { temperature: 0.3, top_k: 3, top_p: 0.9, ..Sampling::default() };
     let mut right = [0; 3];
     for (name, preset) in FAMILIES
         .into_iter()
@@ -108,9 +100,7 @@ fn a_text_is_the_same_with_guesses_and_without() -> Result<()> {
             let generator = Generator::new(&decoder, &folder)?;
             assert!(generator.has_independent_rows());
             let prompt: Vec<u32> = [7, 8, 9, 10, 11].repeat(4);
-            for (index, sampling) in [Sampling::default(), drawn, penalized]
-                .into_iter()
-                .enumerate()
+            for (index, sampling) in [Sampling::default(), drawn, penalized].into_iter().enumerate()
             {
                 let config = |drafts| GenerationConfig {
                     max_tokens: 150,
@@ -140,12 +130,8 @@ fn a_text_is_the_same_with_guesses_and_without() -> Result<()> {
 /// beyond its positions, in chats, and where a guessed token ends the text.
 #[test]
 fn a_text_is_the_same_with_a_model_that_guesses() -> Result<()> {
-    let drawn = Sampling {
-        temperature: 0.8,
-        top_k: 20,
-        repetition_penalty: 1.1,
-        ..Sampling::default()
-    };
+    let drawn =
+        Sampling { temperature: 0.8, top_k: 20, repetition_penalty: 1.1, ..Sampling::default() };
     let [mut right, mut wrong] = [0; 2];
     for (index, name) in FAMILIES.into_iter().enumerate() {
         let (_dir, mut folder) = folder(name)?;
@@ -191,9 +177,7 @@ fn a_text_is_the_same_with_a_model_that_guesses() -> Result<()> {
                         assert_eq!(a?, b?, "{case}");
                     }
                 }
-                folder
-                    .ends
-                    .extend(expected.0.get(40).map(|(token, _)| *token));
+                folder.ends.extend(expected.0.get(40).map(|(token, _)| *token));
             }
             folder.ends.truncate(folder.ends.len().min(1));
         }
@@ -201,10 +185,7 @@ fn a_text_is_the_same_with_a_model_that_guesses() -> Result<()> {
     assert!(right > 1000 && wrong > 1000, "{right} {wrong}");
     let (dir, small) = folder("llama")?;
     let file = dir.path().join("tokenizer.json");
-    fs::write(
-        &file,
-        fs::read_to_string(&file)?.replace("\"w9\"", "\"v9\""),
-    )?;
+    fs::write(&file, fs::read_to_string(&file)?.replace("\"w9\"", "\"v9\""))?;
     let renamed = Folder::open(dir.path(), None)?;
     let bytes = Folder::open(&repository().join("assets/decoder"), None)?;
     for (draft, expected) in [(&bytes, "vocab_size 61, as"), (&renamed, "the tokens of")] {
@@ -227,10 +208,7 @@ fn nothing_is_guessed_where_a_token_depends_on_others() -> Result<()> {
         quantize_dynamic(&mut decoder, &QConfigSpec::preset(preset)?.min_params(0))?;
         let generator = Generator::new(&decoder, &folder)?;
         assert!(!generator.has_independent_rows(), "{preset:?}");
-        let config = GenerationConfig {
-            max_tokens: 60,
-            ..GenerationConfig::default()
-        };
+        let config = GenerationConfig { max_tokens: 60, ..GenerationConfig::default() };
         let (tokens, _, guessed) = text(&generator, &[7, 8, 7, 8, 7, 8], &config)?;
         assert_eq!((tokens.len(), guessed), (60, [0; 2]), "{preset:?}");
     }
@@ -243,10 +221,7 @@ fn texts_end_at_end_tokens_and_at_the_most_tokens() -> Result<()> {
     folder.ends.clear();
     let decoder = quantized(&folder, "int8", Precision::Float32)?;
     let prompt = [7, 8, 9, 7, 8, 9, 7, 8, 9];
-    let config = |max_tokens| GenerationConfig {
-        max_tokens,
-        ..GenerationConfig::default()
-    };
+    let config = |max_tokens| GenerationConfig { max_tokens, ..GenerationConfig::default() };
     let generator = Generator::new(&decoder, &folder)?;
     let (all, finish, _) = text(&generator, &prompt, &config(40))?;
     assert_eq!((all.len(), finish), (40, Some(FinishReason::Length)));
@@ -257,10 +232,7 @@ fn texts_end_at_end_tokens_and_at_the_most_tokens() -> Result<()> {
     }
     // The positions of the model end a text, too.
     let (tokens, finish, _) = text(&generator, &prompt, &config(usize::MAX))?;
-    assert_eq!(
-        (tokens.len(), finish),
-        (512 - 9, Some(FinishReason::Length))
-    );
+    assert_eq!((tokens.len(), finish), (512 - 9, Some(FinishReason::Length)));
     for wrong in [vec![], vec![7; 512]] {
         let error = generator.generate(&wrong, &config(1)).err();
         let message = error.map(|error| error.to_string()).unwrap_or_default();
@@ -282,24 +254,19 @@ fn texts_end_at_end_tokens_and_at_the_most_tokens() -> Result<()> {
 
 #[test]
 fn a_chat_keeps_what_was_read_and_answers_as_from_the_start() -> Result<()> {
-    for (name, preset) in FAMILIES
-        .into_iter()
-        .flat_map(|name| ["int8", "pytorch"].map(|preset| (name, preset)))
+    for (name, preset) in
+        FAMILIES.into_iter().flat_map(|name| ["int8", "pytorch"].map(|preset| (name, preset)))
     {
         let (_dir, mut folder) = folder(name)?;
         folder.ends.clear();
         let decoder = quantized(&folder, preset, Precision::Float32)?;
         let generator = Generator::new(&decoder, &folder)?;
-        let config = GenerationConfig {
-            max_tokens: 30,
-            ..GenerationConfig::default()
-        };
+        let config = GenerationConfig { max_tokens: 30, ..GenerationConfig::default() };
         let mut chat = Chat::new(&generator);
         chat.messages.push(Message::new("system", "w9 w10"));
         let mut messages = chat.messages.clone();
-        for (turn, (question, tokens)) in [("w5 w6", 30), ("w7", 4), ("w5 w6 w8", 30)]
-            .into_iter()
-            .enumerate()
+        for (turn, (question, tokens)) in
+            [("w5 w6", 30), ("w7", 4), ("w5 w6 w8", 30)].into_iter().enumerate()
         {
             messages.push(Message::new("user", question));
             let prompt = folder.texts.chat(&messages, true)?;

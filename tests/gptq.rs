@@ -46,13 +46,7 @@ fn weight(layer: &nn::Linear) -> &QWeight {
 }
 
 fn same(a: &nn::Linear, b: &nn::Linear) -> bool {
-    let parts = |l| {
-        (
-            weight(l).codes(),
-            weight(l).scales(),
-            weight(l).zero_points(),
-        )
-    };
+    let parts = |l| (weight(l).codes(), weight(l).scales(), weight(l).zero_points());
     parts(a) == parts(b)
 }
 
@@ -78,10 +72,7 @@ fn errors_on_the_inputs_are_smaller_than_without_them() {
         let report = gptq(&mut by_inputs, &config, run).unwrap();
         assert_eq!((report.fed_back[""], runs), (128, 1));
         let (before, after) = (error(&float, &rounded, &xs), error(&float, &by_inputs, &xs));
-        assert!(
-            after < 0.3 * before,
-            "{scheme} {group_size:?}: {after} of {before}"
-        );
+        assert!(after < 0.3 * before, "{scheme} {group_size:?}: {after} of {before}");
     }
 }
 
@@ -101,14 +92,9 @@ fn bits_do_not_depend_on_threads_and_memory() {
             counted += 1;
             run(model)
         };
-        pool.unwrap()
-            .install(|| gptq(&mut got, &config, run))
-            .unwrap();
+        pool.unwrap().install(|| gptq(&mut got, &config, run)).unwrap();
         assert_eq!(counted, runs);
-        assert!(
-            known.iter().zip(&got).all(|(a, b)| same(a, b)),
-            "{threads} threads"
-        );
+        assert!(known.iter().zip(&got).all(|(a, b)| same(a, b)), "{threads} threads");
     }
 }
 
@@ -120,21 +106,12 @@ fn dead_dependent_and_few_inputs_are_no_fault() {
     let dead = all.broadcast_mul(&alive).unwrap();
     let twice = Tensor::cat(&[&all.narrow(1, 0, 32).unwrap(); 2], 1).unwrap();
     let huge = (&all * 1e15).unwrap();
-    for xs in [
-        dead,
-        twice,
-        all.narrow(0, 0, 1).unwrap(),
-        all.zeros_like().unwrap(),
-        huge,
-    ] {
+    for xs in [dead, twice, all.narrow(0, 0, 1).unwrap(), all.zeros_like().unwrap(), huge] {
         let float = linear(24, 64, 8);
         let mut model = float.clone();
         gptq(&mut model, &int4(), |model| model.forward(&xs)).unwrap();
         let values = model.projection().value().unwrap();
-        let off = (values - float.projection().value().unwrap())
-            .unwrap()
-            .abs()
-            .unwrap();
+        let off = (values - float.projection().value().unwrap()).unwrap().abs().unwrap();
         let off = off.max_all().unwrap().to_scalar::<f32>().unwrap();
         assert!(off < 8., "{off}");
     }
@@ -165,9 +142,7 @@ impl Parts {
 
     fn is_float(&self) -> bool {
         let layers = [&self.used, &self.unused, &self.small];
-        layers
-            .iter()
-            .all(|layer| layer.projection().qweight().is_none())
+        layers.iter().all(|layer| layer.projection().qweight().is_none())
     }
 }
 
@@ -178,27 +153,15 @@ fn layers_without_inputs_are_rounded_and_named() {
     let report: GptqReport = gptq(&mut model, &int4(), |model| model.run(&xs)).unwrap();
     let names: Vec<_> = report.fed_back.keys().collect();
     assert_eq!(names, ["used"]);
-    let mut reasons: Vec<_> = report
-        .rounded
-        .iter()
-        .map(|l| (&l.path[..], &l.reason[..]))
-        .collect();
+    let mut reasons: Vec<_> = report.rounded.iter().map(|l| (&l.path[..], &l.reason[..])).collect();
     reasons.sort_by_key(|(path, _)| path.len());
-    let expected = [
-        ("rnn", "its kind has no form for given inputs"),
-        ("unused", "the run does not reach it"),
-    ];
+    let expected =
+        [("rnn", "its kind has no form for given inputs"), ("unused", "the run does not reach it")];
     assert_eq!(reasons, expected);
     assert_eq!(report.quantized.swapped().count(), 3);
     let text = report.to_string();
-    assert!(
-        text.starts_with("1 of 3 layers in groups quantized by their inputs"),
-        "{text}"
-    );
-    assert!(
-        text.contains("unused rounded: the run does not reach it"),
-        "{text}"
-    );
+    assert!(text.starts_with("1 of 3 layers in groups quantized by their inputs"), "{text}");
+    assert!(text.contains("unused rounded: the run does not reach it"), "{text}");
     quantize_dynamic(&mut rounded, &QConfigSpec::int4()).unwrap();
     assert!(same(&model.unused, &rounded.unused) && !same(&model.used, &rounded.used));
 }
@@ -227,18 +190,11 @@ fn an_error_leaves_the_model_as_it_was() {
     let xs = correlated(5, 64);
     let nan = (&xs / 0.).unwrap();
     let mut model = Parts::new();
-    let error = gptq(&mut model, &int4(), |_| -> Result<()> {
-        candle_core::bail!("no files")
-    });
+    let error = gptq(&mut model, &int4(), |_| -> Result<()> { candle_core::bail!("no files") });
     assert!(error.unwrap_err().to_string().contains("no files"));
     let error = gptq(&mut model, &int4(), |model| model.run(&nan)).unwrap_err();
     assert_eq!(error.path(), Some("used"));
-    assert!(
-        error
-            .to_string()
-            .contains("inputs: expected finite numbers, got"),
-        "{error}"
-    );
+    assert!(error.to_string().contains("inputs: expected finite numbers, got"), "{error}");
     for damping in [0., -1., f64::NAN, f64::INFINITY] {
         let config = int4().damping(damping);
         let error = gptq(&mut model, &config, |model| model.run(&xs)).unwrap_err();
@@ -248,12 +204,7 @@ fn an_error_leaves_the_model_as_it_was() {
     let error = gptq(&mut model, &config, |model| model.run(&xs)).unwrap_err();
     assert!(error.to_string().contains("in groups"), "{error}");
     let error = gptq(&mut model, &int4(), |_| Ok(())).unwrap_err();
-    assert!(
-        error
-            .to_string()
-            .starts_with("invalid run: expected inputs"),
-        "{error}"
-    );
+    assert!(error.to_string().starts_with("invalid run: expected inputs"), "{error}");
     assert!(model.is_float());
     let mut none: Vec<nn::Linear> = Vec::new();
     assert!(gptq(&mut none, &int4(), |_| Ok(())).is_err());

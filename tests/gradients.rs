@@ -14,10 +14,7 @@ fn assert_close(got: &Tensor, expected: &Tensor, tolerance: f64, name: &str) -> 
     assert_eq!(got.dims(), expected.dims(), "{name}");
     for (got, expected) in values(got)?.into_iter().zip(values(expected)?) {
         let bound = tolerance * (1. + expected.abs());
-        assert!(
-            (got - expected).abs() <= bound,
-            "{name}: {got}, expected {expected}"
-        );
+        assert!((got - expected).abs() <= bound, "{name}: {got}, expected {expected}");
     }
     Ok(())
 }
@@ -30,10 +27,7 @@ fn gradient<'a>(gradients: &'a GradStore, of: &Tensor, name: &str) -> &'a Tensor
 /// All variables by name, in order.
 fn variables(vars: &VarMap) -> Vec<(String, Var)> {
     let data = vars.data().lock().expect("not poisoned");
-    let mut all: Vec<_> = data
-        .iter()
-        .map(|(name, var)| (name.clone(), var.clone()))
-        .collect();
+    let mut all: Vec<_> = data.iter().map(|(name, var)| (name.clone(), var.clone())).collect();
     all.sort_by(|a, b| a.0.cmp(&b.0));
     all
 }
@@ -63,10 +57,7 @@ fn gradients_of_lstm_and_gru_are_candles() -> Result<()> {
     let ours = nn::gru(inputs, hidden, Default::default(), vb.pp("gru"))?;
     let theirs = candle_nn::gru(inputs, hidden, Default::default(), vb.pp("gru"))?;
     let (ours, theirs) = (ours.seq(&xs)?, theirs.seq(&xs)?);
-    let gru = [
-        loss(ours.iter().map(|s| &s.h))?,
-        loss(theirs.iter().map(|s| &s.h))?,
-    ];
+    let gru = [loss(ours.iter().map(|s| &s.h))?, loss(theirs.iter().map(|s| &s.h))?];
     for (kind, [ours, theirs]) in [("lstm", lstm), ("gru", gru)] {
         assert_close(&ours, &theirs, 1e-5, kind)?;
         let (ours, theirs) = (ours.backward()?, theirs.backward()?);
@@ -132,9 +123,7 @@ fn weighted(results: &[Tensor]) -> Result<Tensor> {
     let mut sum = Tensor::zeros((), DType::F64, &Device::Cpu)?;
     for (i, result) in results.iter().enumerate() {
         let count = result.elem_count();
-        let weights: Vec<_> = (0..count)
-            .map(|at| ((at * 7 + i) % 11) as f64 - 4.)
-            .collect();
+        let weights: Vec<_> = (0..count).map(|at| ((at * 7 + i) % 11) as f64 - 4.).collect();
         let weights = Tensor::from_vec(weights, result.dims(), &Device::Cpu)?;
         sum = (sum + (result.to_dtype(DType::F64)? * weights)?.sum_all()?)?;
     }
@@ -148,11 +137,7 @@ fn check(kind: Kind, config: nn::RecurrentConfig, lengths: Option<&[usize]>) -> 
     let vars = VarMap::new();
     let vb = VarBuilder::from_varmap(&vars, DType::F64, &Device::Cpu);
     let layer_of = layer(kind, config, vb)?;
-    let shape = if config.batch_first {
-        (2, 3, 3)
-    } else {
-        (3, 2, 3)
-    };
+    let shape = if config.batch_first { (2, 3, 3) } else { (3, 2, 3) };
     let xs = Var::randn(0f64, 1., shape, &Device::Cpu)?;
     let results = layer_of(&xs, lengths)?;
 
@@ -166,10 +151,7 @@ fn check(kind: Kind, config: nn::RecurrentConfig, lengths: Option<&[usize]>) -> 
     }
 
     let gradients = weighted(&results)?.backward()?;
-    for (name, var) in variables(&vars)
-        .into_iter()
-        .chain([("xs".to_owned(), xs.clone())])
-    {
+    for (name, var) in variables(&vars).into_iter().chain([("xs".to_owned(), xs.clone())]) {
         let (of, step) = (format!("{of}, {name}"), 1e-5);
         let gradient = values(gradient(&gradients, &var, &of))?;
         let original = var.as_tensor().copy()?;
@@ -185,11 +167,7 @@ fn check(kind: Kind, config: nn::RecurrentConfig, lengths: Option<&[usize]>) -> 
             var.set(&original)?;
             let slope = (sides[0] - sides[1]) / (2. * step);
             let error = (gradient[at] - slope).abs();
-            assert!(
-                error <= 1e-6 * (1. + slope.abs()),
-                "{of}: {} {slope}",
-                gradient[at]
-            );
+            assert!(error <= 1e-6 * (1. + slope.abs()), "{of}: {} {slope}", gradient[at]);
         }
     }
     Ok(())
@@ -198,20 +176,9 @@ fn check(kind: Kind, config: nn::RecurrentConfig, lengths: Option<&[usize]>) -> 
 #[test]
 fn gradients_are_the_slopes_of_every_option() -> Result<()> {
     let plain = nn::RecurrentConfig::default();
-    let deep = nn::RecurrentConfig {
-        num_layers: 2,
-        bidirectional: true,
-        ..plain
-    };
-    let batch_first = nn::RecurrentConfig {
-        batch_first: true,
-        bias: false,
-        ..plain
-    };
-    let projected = nn::RecurrentConfig {
-        proj_size: 2,
-        ..deep
-    };
+    let deep = nn::RecurrentConfig { num_layers: 2, bidirectional: true, ..plain };
+    let batch_first = nn::RecurrentConfig { batch_first: true, bias: false, ..plain };
+    let projected = nn::RecurrentConfig { proj_size: 2, ..deep };
     for kind in [Kind::Lstm, Kind::Gru, Kind::Rnn] {
         for config in [plain, deep, batch_first] {
             check(kind, config, None)?;
@@ -261,30 +228,17 @@ fn cells_have_the_gradients_of_one_step() -> Result<()> {
     let start = nn::LSTMState::new(state.as_tensor().clone(), state.as_tensor().clone());
     let ours = lstm.forward(&xs, Some(&start))?;
     let theirs = layer.step(&xs, &start)?;
-    let losses = [
-        loss([&ours.h, &ours.c].into_iter())?,
-        loss([&theirs.h, &theirs.c].into_iter())?,
-    ];
+    let losses = [loss([&ours.h, &ours.c].into_iter())?, loss([&theirs.h, &theirs.c].into_iter())?];
     let gru = nn::GRUCell::new(3, 4, true, vb.pp("gru"))?;
     let layer = VarBuilder::from_tensors(steps("gru"), DType::F32, &Device::Cpu);
     let layer = nn::GRU::new(3, 4, Default::default(), layer.pp("gru"))?;
     let ours = gru.forward(&xs, Some(state.as_tensor()))?;
-    let start = nn::GRUState {
-        h: state.as_tensor().clone(),
-    };
+    let start = nn::GRUState { h: state.as_tensor().clone() };
     let theirs = layer.step(&xs, &start)?.h;
-    for [ours, theirs] in [
-        losses,
-        [loss([&ours].into_iter())?, loss([&theirs].into_iter())?],
-    ] {
+    for [ours, theirs] in [losses, [loss([&ours].into_iter())?, loss([&theirs].into_iter())?]] {
         let (ours, theirs) = (ours.backward()?, theirs.backward()?);
         for (name, var) in [("xs", &xs), ("state", &state)] {
-            assert_close(
-                gradient(&ours, var, name),
-                gradient(&theirs, var, name),
-                1e-5,
-                name,
-            )?;
+            assert_close(gradient(&ours, var, name), gradient(&theirs, var, name), 1e-5, name)?;
         }
     }
     Ok(())
@@ -314,19 +268,13 @@ fn a_recurrent_layer_is_candle_s_where_anything_is_tracked() -> Result<()> {
         let some = names.map(|name| {
             let of_kind = name.starts_with(kind);
             let tensor = of_kind.then(|| data[name].as_tensor().clone());
-            (
-                name.to_owned(),
-                tensor.unwrap_or_else(|| data[name].as_detached_tensor()),
-            )
+            (name.to_owned(), tensor.unwrap_or_else(|| data[name].as_detached_tensor()))
         });
         let some = VarBuilder::from_tensors(some.into(), DType::F32, &Device::Cpu);
         let layer = nn::LSTM::new(3, 4, Default::default(), some)?;
         let (ys, _) = layer.forward(&xs.as_detached_tensor(), None)?;
         let gradients = ys.sqr()?.sum_all()?.backward()?;
-        assert!(
-            gradients.get(&data[&format!("{kind}_ih_l0")]).is_some(),
-            "{kind}"
-        );
+        assert!(gradients.get(&data[&format!("{kind}_ih_l0")]).is_some(), "{kind}");
     }
     let plain = names.map(|name| (name.to_owned(), data[name].as_detached_tensor()));
     let plain = VarBuilder::from_tensors(plain.into(), DType::F32, &Device::Cpu);
@@ -359,11 +307,8 @@ fn a_backward_pass_through_a_quantized_layer_is_an_error() -> Result<()> {
     }
     let vb = VarBuilder::from_varmap(&VarMap::new(), DType::F32, &Device::Cpu);
     let xs = Var::randn(0f32, 1., (5, 2, 3), &Device::Cpu)?;
-    for spec in [
-        QConfigSpec::int8().min_params(0),
-        QConfigSpec::float16(),
-        QConfigSpec::bfloat16(),
-    ] {
+    for spec in [QConfigSpec::int8().min_params(0), QConfigSpec::float16(), QConfigSpec::bfloat16()]
+    {
         let linear = quantized(nn::linear(3, 4, vb.pp("linear"))?, &spec)?;
         let lstm = nn::LSTM::new(3, 4, Default::default(), vb.pp("lstm"))?;
         let lstm = quantized(lstm, &spec)?;
@@ -376,19 +321,13 @@ fn a_backward_pass_through_a_quantized_layer_is_an_error() -> Result<()> {
             (each, linear.forward(&xs.detach())?),
             (ys, lstm.forward(&xs.detach(), None)?.0),
             (state.c, lstm.forward(&xs.detach(), None)?.1.c),
-            (
-                cell.forward(&row, None)?,
-                cell.forward(&row.detach(), None)?,
-            ),
+            (cell.forward(&row, None)?, cell.forward(&row.detach(), None)?),
         ];
         for (tracked, plain) in &results {
             assert!(!plain.track_op());
             assert_eq!(values(tracked)?, values(plain)?);
             let message = refused(tracked)?;
-            assert!(
-                message.contains("quantized by candle-dynquant"),
-                "{message}"
-            );
+            assert!(message.contains("quantized by candle-dynquant"), "{message}");
         }
     }
     Ok(())

@@ -66,27 +66,18 @@ fn the_guide_names_types_and_variants_that_exist() {
 
 /// The variants of an enum in a source, by its text.
 fn variants<'a>(source: &'a str, name: &str) -> Vec<&'a str> {
-    let (_, body) = source
-        .split_once(&format!("pub enum {name} {{"))
-        .expect("the enum");
+    let (_, body) = source.split_once(&format!("pub enum {name} {{")).expect("the enum");
     let (body, _) = body.split_once("\n}").expect("its end");
     let lines = body.lines().filter_map(|line| line.strip_prefix("    "));
     let names = lines.filter(|line| line.starts_with(|c: char| c.is_ascii_uppercase()));
-    names
-        .map(|line| line.split([' ', '(', ',']).next().unwrap_or_default())
-        .collect()
+    names.map(|line| line.split([' ', '(', ',']).next().unwrap_or_default()).collect()
 }
 
 #[test]
 fn the_chapters_have_every_error_reason_qconfig_and_preset() {
     let enums = [
         (include_str!("../src/error.rs"), "ErrorKind", 13, CHAPTER),
-        (
-            include_str!("../src/quantize/outcome.rs"),
-            "LeftReason",
-            6,
-            CHAPTER,
-        ),
+        (include_str!("../src/quantize/outcome.rs"), "LeftReason", 6, CHAPTER),
         (include_str!("../src/tune/stop.rs"), "Stopped", 7, CHAPTER),
         (include_str!("../src/qconfig/mod.rs"), "QConfig", 4, PRESETS),
     ];
@@ -116,14 +107,10 @@ fn the_readme_counts_the_models_that_were_ported() {
 
 /// The messages in the first column of the tables of a section, as patterns.
 fn quoted(section: &str) -> Vec<regex::Regex> {
-    let (_, text) = CHAPTER
-        .split_once(&format!("\n## {section}\n"))
-        .expect("the section");
+    let (_, text) = CHAPTER.split_once(&format!("\n## {section}\n")).expect("the section");
     let text = text.split_once("\n## ").map_or(text, |(text, _)| text);
     let cells = text.lines().filter_map(|line| line.strip_prefix("| "));
-    let cells = cells
-        .filter_map(|line| line.split_once(" | "))
-        .map(|(cell, _)| cell);
+    let cells = cells.filter_map(|line| line.split_once(" | ")).map(|(cell, _)| cell);
     let quoted = cells.filter_map(|cell| {
         let quoted = |quotes: &str| cell.strip_prefix(quotes)?.strip_suffix(quotes);
         quoted("``").map(str::trim).or_else(|| quoted("`"))
@@ -211,10 +198,7 @@ fn quantizing() -> Vec<String> {
         #[quantizable(flatten)]
         inner: Inner,
     }
-    let mut twice = Twice {
-        a: linear(2, 2),
-        inner: Inner { a: linear(2, 2) },
-    };
+    let mut twice = Twice { a: linear(2, 2), inner: Inner { a: linear(2, 2) } };
     all.push(text(quantize_dynamic(&mut twice, &int8())));
 
     let mut cell = RefCell::new(linear(2, 2));
@@ -222,11 +206,7 @@ fn quantizing() -> Vec<String> {
     all.push(text(quantize_dynamic(&mut cell, &int8())));
 
     let break_off = |_: &candle_dynquant::Progress<'_>| ControlFlow::Break(());
-    all.push(text(quantize_dynamic_with(
-        &mut Model::new(),
-        &int8(),
-        break_off,
-    )));
+    all.push(text(quantize_dynamic_with(&mut Model::new(), &int8(), break_off)));
 
     struct Unsteady(nn::Linear);
     impl Quantizable for Unsteady {
@@ -254,19 +234,11 @@ fn quantizing() -> Vec<String> {
         body: OwnLinear,
         head: nn::Linear,
     }
-    let own = || OwnLinear {
-        weight: tensor(&[40, 40], 1).expect("a tensor"),
-    };
+    let own = || OwnLinear { weight: tensor(&[40, 40], 1).expect("a tensor") };
     let (body, head) = (own(), linear(4, 8));
-    all.push(text(quantize_dynamic(
-        &mut Strict { body, head },
-        &int8().min_params(0),
-    )));
+    all.push(text(quantize_dynamic(&mut Strict { body, head }, &int8().min_params(0))));
     all.push(text(quantize_dynamic(&mut own(), &int8())));
-    all.push(text(quantize_dynamic(
-        &mut (Model::new().embed, own()),
-        &int8(),
-    )));
+    all.push(text(quantize_dynamic(&mut (Model::new().embed, own()), &int8())));
     #[derive(Quantizable)]
     struct Candles {
         _head: candle_nn::Linear,
@@ -277,10 +249,7 @@ fn quantizing() -> Vec<String> {
         _encoder: candle_nn::Linear,
     }
     let candles = || candle_nn::Linear::new(tensor(&[2, 2], 1).expect("a tensor"), None);
-    let mut hides = Hides {
-        embed: Model::new().embed,
-        _encoder: candles(),
-    };
+    let mut hides = Hides { embed: Model::new().embed, _encoder: candles() };
     all.push(text(quantize_dynamic(&mut hides, &int8())));
     let linears = QConfigSpec::new().kind(LayerKind::Linear, per_row());
     all.push(text(quantize_dynamic(&mut hides, &linears)));
@@ -313,10 +282,7 @@ fn quantizing() -> Vec<String> {
         QDType::QInt8,
         QScheme::PerTensorSymmetric,
     ));
-    all.push(text(of_one(
-        linear(2, 2),
-        &QConfigSpec::all_kinds(placeholder),
-    )));
+    all.push(text(of_one(linear(2, 2), &QConfigSpec::all_kinds(placeholder))));
     let scheme = with_observer(ObserverConfig::new(
         ObserverKind::MinMax,
         QDType::QInt8,
@@ -338,9 +304,7 @@ fn files_of_rules() -> Vec<String> {
         yaml("exclude: [1]"),
         text(QConfigSpec::from_file("no_such.yaml")),
         text(QConfigSpec::from_file("spec.toml")),
-        text(TuningConfig::from_yaml(
-            "quantization:\n  approach: post_training_static_quant",
-        )),
+        text(TuningConfig::from_yaml("quantization:\n  approach: post_training_static_quant")),
     ]
 }
 
@@ -354,10 +318,7 @@ fn calls() -> Vec<String> {
     let ys = layer.forward(var.as_tensor()).expect("a product");
     let vb = nn::VarBuilder::zeros(DType::F32, cpu);
     let lstm = nn::LSTM::new(8, 4, Default::default(), vb.clone()).expect("an LSTM");
-    let config = candle_dynquant::nn::RecurrentConfig {
-        num_layers: 0,
-        ..Default::default()
-    };
+    let config = candle_dynquant::nn::RecurrentConfig { num_layers: 0, ..Default::default() };
     let xs = of(Tensor::zeros((5, 2, 8), DType::F32, cpu));
     vec![
         text(layer.forward(&of(Tensor::zeros((2, 7), DType::F32, cpu)))),
@@ -390,11 +351,7 @@ fn checkpoints() -> Vec<String> {
     fs::write(path("empty.safetensors"), b"").expect("written");
     fs::write(path("junk.safetensors"), [0xff; 64]).expect("written");
     fs::write(path("torch.safetensors"), "PK\x03\x04....archive/data.pkl").expect("written");
-    fs::write(
-        path("lfs.safetensors"),
-        "version https://git-lfs.github.com",
-    )
-    .expect("written");
+    fs::write(path("lfs.safetensors"), "version https://git-lfs.github.com").expect("written");
     fs::create_dir(path("torch")).expect("a folder");
     fs::write(path("torch").join("pytorch_model.bin"), "PK").expect("written");
     fs::create_dir(path("page")).expect("a folder");
@@ -402,16 +359,8 @@ fn checkpoints() -> Vec<String> {
     fs::write(path("page").join("config.json"), "<!doctype html>").expect("written");
     fs::create_dir(path("none")).expect("a folder");
     for (folder, file, text) in [
-        (
-            "hqq",
-            "config.json",
-            r#"{"quantization_config": {"quant_method": "hqq"}}"#,
-        ),
-        (
-            "key",
-            "config.json",
-            r#"{"quantization_config": {"kv_cache_scheme": 8}}"#,
-        ),
+        ("hqq", "config.json", r#"{"quantization_config": {"quant_method": "hqq"}}"#),
+        ("key", "config.json", r#"{"quantization_config": {"kv_cache_scheme": 8}}"#),
         ("adapter", "adapter_config.json", "{}"),
     ] {
         fs::create_dir(path(folder)).expect("a folder");
@@ -426,12 +375,7 @@ fn checkpoints() -> Vec<String> {
     let of_folder = Checkpoint::open(&folder).expect("a checkpoint");
 
     let plan = |checkpoint: &Checkpoint, linears: &[String]| {
-        text(checkpoint::Plan::new(
-            checkpoint,
-            &QConfigSpec::int8().min_params(0),
-            linears,
-            &[],
-        ))
+        text(checkpoint::Plan::new(checkpoint, &QConfigSpec::int8().min_params(0), linears, &[]))
     };
     let quantized = Checkpoint::open(&int8).expect("a checkpoint");
     let all = vec![
@@ -450,11 +394,7 @@ fn checkpoints() -> Vec<String> {
         text(nn::linear_no_bias(8, 5, vb.pp("head"))),
         text(nn::linear_no_bias(8, 4, vb.pp("tail"))),
         text(source.floats("tail.weight")),
-        text(checkpoint::save(
-            &nameless,
-            &source,
-            path("out.safetensors"),
-        )),
+        text(checkpoint::save(&nameless, &source, path("out.safetensors"))),
         text(checkpoint::save(&head, &source, &float)),
         text(checkpoint::save(&head, &of_folder, path("other"))),
         text(checkpoint::save(&head, &of_folder, &int8)),
@@ -483,18 +423,12 @@ fn measuring() -> Vec<String> {
     let infinite = |_: &nn::Linear| Tensor::new(&[f32::NAN], &Device::Cpu);
     let equalized = |config: Equalization| text(equalize(&mut linear(4, 8), &config, run));
     vec![
-        text(inspect::inspect(&mut one, &mut two, |model| {
-            model[0].forward(&xs)
-        })),
+        text(inspect::inspect(&mut one, &mut two, |model| model[0].forward(&xs))),
         text(tune(&mut linear(4, 8), &config(), nan)),
         text(tune(&mut linear(4, 8), &config(), fails)),
         text(tune(&mut linear(4, 8), &config().relative(2.), nan)),
         text(tune(&mut int8, &config(), |_| candle_core::Result::Ok(1.))),
-        text(equalize(
-            &mut linear(4, 8),
-            &Equalization::default(),
-            infinite,
-        )),
+        text(equalize(&mut linear(4, 8), &Equalization::default(), infinite)),
         equalized(Equalization::default().alpha(2.)),
         equalized(Equalization::default().pair("norm", "up")),
     ]
@@ -505,12 +439,7 @@ fn text<T, E: std::fmt::Display>(result: Result<T, E>) -> String {
     match result {
         Ok(_) => "no error".into(),
         // candle's errors have backtraces on further lines, if that is asked for.
-        Err(error) => error
-            .to_string()
-            .lines()
-            .next()
-            .unwrap_or_default()
-            .to_owned(),
+        Err(error) => error.to_string().lines().next().unwrap_or_default().to_owned(),
     }
 }
 
@@ -528,10 +457,7 @@ fn the_chapter_quotes_the_messages_that_come() {
     );
     let others = [unavailable.to_string(), device.at("head").to_string()];
     let groups: [(&str, Vec<String>); 5] = [
-        (
-            "Quantizing",
-            quantizing().into_iter().chain(others).collect(),
-        ),
+        ("Quantizing", quantizing().into_iter().chain(others).collect()),
         ("Files of rules", files_of_rules()),
         ("Calling a layer", calls()),
         ("Checkpoints", checkpoints()),
@@ -547,11 +473,7 @@ fn the_chapter_quotes_the_messages_that_come() {
             }
         }
     }
-    assert!(
-        missing.is_empty(),
-        "not in the chapter:\n{}",
-        missing.join("\n")
-    );
+    assert!(missing.is_empty(), "not in the chapter:\n{}", missing.join("\n"));
 }
 
 /// Reports: reasons of layers, and fields that may hold layers.
@@ -607,20 +529,13 @@ fn the_chapter_quotes_what_reports_say() -> Result<()> {
     let of_no_rule = quantize_dynamic(&mut two, &one_rule)?;
     let reasons: BTreeMap<String, ()> = reasons
         .chain(of_no_rule.left().map(|layer| layer.outcome.to_string()))
-        .chain(
-            report
-                .hidden
-                .iter()
-                .filter_map(|field| field.advice.clone()),
-        )
+        .chain(report.hidden.iter().filter_map(|field| field.advice.clone()))
         .map(|text| (text, ()))
         .collect();
     let mut quoted = self::quoted("Layers that were left");
     quoted.extend(self::quoted("Fields that may hold layers"));
-    let missing: Vec<_> = reasons
-        .keys()
-        .filter(|text| !quoted.iter().any(|quoted| quoted.is_match(text)))
-        .collect();
+    let missing: Vec<_> =
+        reasons.keys().filter(|text| !quoted.iter().any(|quoted| quoted.is_match(text))).collect();
     assert_eq!(report.hidden.len(), 5);
     assert!(missing.is_empty(), "not in the chapter: {missing:#?}");
     Ok(())

@@ -1,10 +1,6 @@
 //! Fields that a walk enters, and the report of fields that may hide layers: none is skipped
 //! silently.
-#![allow(
-    missing_docs,
-    dead_code,
-    reason = "models whose fields are looked at by walks only"
-)]
+#![allow(missing_docs, dead_code, reason = "models whose fields are looked at by walks only")]
 
 mod common;
 
@@ -138,10 +134,7 @@ mod bert {
                 cross: Some((attention(size, &vb.pp("cross"))?, norm)),
                 dense: nn::linear(size, size, vb.pp("dense"))?,
                 norm: candle_nn::rms_norm(size, 1e-5, vb.pp("norm"))?,
-                act: HiddenActLayer {
-                    act: HiddenAct::Gelu,
-                    span: Span::none(),
-                },
+                act: HiddenActLayer { act: HiddenAct::Gelu, span: Span::none() },
                 span: Span::none(),
             })
         };
@@ -167,10 +160,7 @@ mod bert {
             quantize_dynamic(&mut model, &QConfigSpec::int8().min_params(0)).expect("quantizes");
         // Two layers of 3 + 3 + 1, and a head.
         assert_eq!(report.swapped().count(), 15, "{report}");
-        assert!(
-            report.opaque.is_empty() && report.hidden.is_empty(),
-            "{report}"
-        );
+        assert!(report.opaque.is_empty() && report.hidden.is_empty(), "{report}");
         let paths: Vec<_> = report.layers.iter().map(|l| l.path.as_str()).collect();
         assert!(paths.contains(&"layers.1.cross.0.query") && paths.contains(&"heads.a.0"));
         Ok(())
@@ -251,20 +241,13 @@ fn cells_and_locks_are_walked() {
     let outside = Rc::clone(&model.rc);
     let report =
         quantize_dynamic(&mut model, &QConfigSpec::int8().min_params(0)).expect("quantizes");
-    assert_eq!(
-        (report.swapped().count(), report.hidden.len()),
-        (6, 0),
-        "{report}"
-    );
+    assert_eq!((report.swapped().count(), report.hidden.len()), (6, 0), "{report}");
     assert!(model.ref_cell.borrow().is_quantized());
     assert!(model.mutex.lock().expect("not poisoned").is_quantized());
     assert!(model.rw_lock.read().expect("not poisoned").is_quantized());
     assert!(model.once.get().expect("a value").is_quantized());
     assert!(model.rc.is_quantized() && Rc::ptr_eq(&model.rc, &model.again));
-    assert!(
-        !outside.is_quantized(),
-        "a clone outside keeps the old layer"
-    );
+    assert!(!outside.is_quantized(), "a clone outside keeps the old layer");
 }
 
 /// A layer that a [`Cell`] can give a copy of.
@@ -305,10 +288,7 @@ fn what_is_in_use_is_an_error_that_names_it() {
             quantize_dynamic(model, &QConfigSpec::int8().min_params(0)).expect_err("borrowed");
         let named = error.path() == Some("1");
         assert!(
-            named
-                && error
-                    .to_string()
-                    .contains("RefCell is already borrowed or locked"),
+            named && error.to_string().contains("RefCell is already borrowed or locked"),
             "{error}"
         );
     };
@@ -326,20 +306,13 @@ fn what_is_in_use_is_an_error_that_names_it() {
     std::mem::forget(model.mutex.lock());
     let error =
         quantize_dynamic(&mut model, &QConfigSpec::int8().min_params(0)).expect_err("locked");
-    assert!(
-        error
-            .to_string()
-            .starts_with("mutex: Mutex is already borrowed or locked"),
-        "{error}"
-    );
+    assert!(error.to_string().starts_with("mutex: Mutex is already borrowed or locked"), "{error}");
     let mut model = cells();
     std::mem::forget(model.rw_lock.write());
     let error =
         quantize_dynamic(&mut model, &QConfigSpec::int8().min_params(0)).expect_err("locked");
     assert!(
-        error
-            .to_string()
-            .starts_with("rw_lock: RwLock is already borrowed or locked"),
+        error.to_string().starts_with("rw_lock: RwLock is already borrowed or locked"),
         "{error}"
     );
 }
@@ -393,26 +366,12 @@ fn hides() -> Hides {
 fn fields_that_may_hold_layers_are_data_with_advice() {
     let report = quantized(hides());
     let hidden: Vec<_> = report.hidden.iter().map(|h| &*h.path).collect();
-    assert_eq!(
-        hidden,
-        ["cross", "leftover", "dynamic", "sequential", "shared"]
-    );
-    assert_eq!(
-        report.opaque.len(),
-        7,
-        "all fields that were not visited: {report}"
-    );
+    assert_eq!(hidden, ["cross", "leftover", "dynamic", "sequential", "shared"]);
+    assert_eq!(report.opaque.len(), 7, "all fields that were not visited: {report}");
     let json = serde_json::to_value(&report).expect("JSON");
-    assert_eq!(
-        json["hidden"][1]["advice"],
-        "use candle_dynquant::nn::Linear"
-    );
+    assert_eq!(json["hidden"][1]["advice"], "use candle_dynquant::nn::Linear");
     assert_eq!(json["hidden"][1]["path"], "leftover");
-    let advice: Vec<_> = report
-        .hidden
-        .iter()
-        .filter_map(|h| h.advice.as_deref())
-        .collect();
+    let advice: Vec<_> = report.hidden.iter().filter_map(|h| h.advice.as_deref()).collect();
     for (advice, words) in advice.iter().zip([
         "derive Quantizable for hidden::Forgotten",
         "use candle_dynquant::nn::Linear",
@@ -432,19 +391,10 @@ fn they_come_first_in_the_report_and_are_counted() {
     assert!(lines[0].starts_with("1 of 1 layers swapped"), "{text}");
     let count = "; 5 fields may hold more: {cross,leftover,dynamic,sequential,shared}";
     assert!(lines[0].ends_with(count), "{text}");
-    assert_eq!(
-        lines[1], "fields that may hold layers (not visited):",
-        "{text}"
-    );
+    assert_eq!(lines[1], "fields that may hold layers (not visited):", "{text}");
     assert!(lines[2].starts_with("  cross: "), "{text}");
-    let rest = text
-        .split("opaque fields (not visited):")
-        .nth(1)
-        .expect("others");
-    assert_eq!(
-        rest,
-        "\n  label: alloc::sync::Arc<str>\n  activation: fn(f32) -> f32\n"
-    );
+    let rest = text.split("opaque fields (not visited):").nth(1).expect("others");
+    assert_eq!(rest, "\n  label: alloc::sync::Arc<str>\n  activation: fn(f32) -> f32\n");
     let lines = format!("{report:#}");
     assert!(
         lines.contains("  leftover: core::option::Option<candle_nn::linear::Linear> (use candle")
@@ -455,20 +405,9 @@ fn they_come_first_in_the_report_and_are_counted() {
         seen: nn::Linear,
         leftover: candle_nn::Linear,
     }
-    let one = quantized(One {
-        seen: linear(),
-        leftover: candle_linear(),
-    });
-    let first = one
-        .to_string()
-        .lines()
-        .next()
-        .map(str::to_owned)
-        .expect("a line");
-    assert!(
-        first.ends_with("; 1 field may hold more: leftover"),
-        "{first}"
-    );
+    let one = quantized(One { seen: linear(), leftover: candle_linear() });
+    let first = one.to_string().lines().next().map(str::to_owned).expect("a line");
+    assert!(first.ends_with("; 1 field may hold more: leftover"), "{first}");
     // Nothing to tell where nothing is hidden.
     assert!(!quantized(linear()).to_string().contains("may hold"));
 }
@@ -503,10 +442,7 @@ fn a_model_in_which_nothing_is_found_is_told_where_layers_may_be() {
     ] {
         assert!(message.contains(words), "{message} lacks {words}");
     }
-    assert!(
-        !message.contains("hidden_size") && !message.contains("Plain"),
-        "{message}"
-    );
+    assert!(!message.contains("hidden_size") && !message.contains("Plain"), "{message}");
 }
 
 #[test]
@@ -546,11 +482,7 @@ fn a_parameter_behind_an_arc_without_its_bounds_is_told_them() {
         expert: Arc::new(Expert { layer: linear() }),
         direct: Rc::new(linear()),
     });
-    assert_eq!(
-        (report.swapped().count(), report.hidden.len()),
-        (3, 0),
-        "{report}"
-    );
+    assert_eq!((report.swapped().count(), report.hidden.len()), (3, 0), "{report}");
 }
 
 #[test]
@@ -563,10 +495,8 @@ fn whatever_matches_nothing_fields_that_may_hold_layers_are_named() {
     }
     let message = |spec: &QConfigSpec| {
         let table = Tensor::zeros((4, 4), DType::F32, &Device::Cpu).expect("a tensor");
-        let mut model = Model {
-            embeddings: nn::Embedding::new(table, 4),
-            encoder: vec![Encoder(linear())],
-        };
+        let mut model =
+            Model { embeddings: nn::Embedding::new(table, 4), encoder: vec![Encoder(linear())] };
         let error = quantize_dynamic(&mut model, spec).expect_err("nothing matches");
         error.to_string()
     };
@@ -577,10 +507,7 @@ fn whatever_matches_nothing_fields_that_may_hold_layers_are_named() {
         layer: nn::Linear,
         encoder: Vec<Encoder>,
     }
-    let mut done = Done {
-        layer: linear(),
-        encoder: vec![Encoder(linear())],
-    };
+    let mut done = Done { layer: linear(), encoder: vec![Encoder(linear())] };
     let spec = QConfigSpec::int8().min_params(0);
     quantize_dynamic(&mut done, &spec).expect("quantizes");
     let config = TuningConfig::default().spec(spec);
@@ -588,12 +515,7 @@ fn whatever_matches_nothing_fields_that_may_hold_layers_are_named() {
     let all = [
         tuned.expect_err("nothing to quantize").to_string(),
         message(&QConfigSpec::int8().min_params(0)),
-        message(
-            &QConfigSpec::int8()
-                .min_params(0)
-                .embeddings()
-                .min_params(1_000),
-        ),
+        message(&QConfigSpec::int8().min_params(0).embeddings().min_params(1_000)),
         message(&QConfigSpec::new().kind(LayerKind::Linear, per_row())),
         message(&QConfigSpec::new().regex("query", per_row())),
         message(&QConfigSpec::new().name("layer.0", per_row())),
@@ -639,19 +561,10 @@ fn what_cannot_own_a_layer_is_no_alarm() {
         act: plain::Activation::Gelu,
         marker: plain::Marker,
         acts: std::array::from_fn(|_| plain::Activation::Relu),
-        sizes: plain::Sizes {
-            hidden: 1,
-            slope: None,
-        },
+        sizes: plain::Sizes { hidden: 1, slope: None },
         pair: None,
         borrowed: None,
-        beside: (
-            plain::Sizes {
-                hidden: 1,
-                slope: Some(0.),
-            },
-            &toy,
-        ),
+        beside: (plain::Sizes { hidden: 1, slope: Some(0.) }, &toy),
         layer: Toy::new(),
     });
     let paths = |mut of: Vec<&str>| {
@@ -660,11 +573,7 @@ fn what_cannot_own_a_layer_is_no_alarm() {
     };
     let opaque = report.opaque.iter().map(|field| field.path.as_str());
     // An enum without fields and a type without values cannot hold a layer.
-    assert_eq!(
-        paths(opaque.collect()),
-        "beside borrowed pair sizes",
-        "{report}"
-    );
+    assert_eq!(paths(opaque.collect()), "beside borrowed pair sizes", "{report}");
     let hidden = report.hidden.iter().map(|field| field.path.as_str());
     assert_eq!(paths(hidden.collect()), "beside borrowed", "{report}");
 }
@@ -717,11 +626,7 @@ fn advice_is_what_makes_a_walk_see_the_layers() {
         tried: Ok(linear()),
         own: two::Linear(linear()),
     });
-    let advice: Vec<_> = report
-        .hidden
-        .iter()
-        .filter_map(|h| h.advice.as_deref())
-        .collect();
+    let advice: Vec<_> = report.hidden.iter().filter_map(|h| h.advice.as_deref()).collect();
     assert_eq!(advice.len(), 3, "{report}");
     for (advice, start) in advice.iter().zip([
         "use keys that implement Display, such as String, in place of hidden::",
@@ -762,10 +667,7 @@ fn trait_objects_and_norms_of_ones_own_are_told_apart() {
     });
     let hidden: Vec<_> = report.hidden.iter().map(ToString::to_string).collect();
     assert_eq!(hidden.len(), 2, "{report}");
-    for (text, of) in hidden
-        .iter()
-        .zip(["dyn candle_core::Module", "QuantMethod, or make"])
-    {
+    for (text, of) in hidden.iter().zip(["dyn candle_core::Module", "QuantMethod, or make"]) {
         assert!(text.contains(of), "{text}");
     }
     assert!(report.float_tensors.is_empty(), "{report}");

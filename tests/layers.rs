@@ -49,11 +49,7 @@ fn random(shape: &[usize]) -> Tensor {
 }
 
 fn head(weight: Tensor) -> Head {
-    Head {
-        projection: nn::Projection::new(weight, None),
-        name: Some("lm.head".into()),
-        scale: 0.5,
-    }
+    Head { projection: nn::Projection::new(weight, None), name: Some("lm.head".into()), scale: 0.5 }
 }
 
 fn gated(gate: Tensor, up: Tensor) -> Gated<String> {
@@ -85,9 +81,7 @@ fn a_derived_layer_says_what_its_projection_says() -> TestResult {
 
 #[test]
 fn a_layer_that_a_macro_declares_is_derived() -> TestResult {
-    let mut model = vec![OfMacro {
-        inner: nn::Projection::new(random(&[3, 4]), None),
-    }];
+    let mut model = vec![OfMacro { inner: nn::Projection::new(random(&[3, 4]), None) }];
     let report = quantize_dynamic(&mut model, &rule("OfMacro"))?;
     assert_eq!(report.swapped().count(), 1);
     assert_eq!(model[0].weight_infos()[0].name, "weight");
@@ -109,10 +103,7 @@ fn a_derived_layer_of_several_weights_names_each() -> TestResult {
     // Which of the products a report would be of is not known.
     assert!(int8.replay().is_none());
 
-    let mut broken = vec![gated(
-        random(&[3, 4]),
-        Tensor::full(f32::NAN, (5, 4), &Device::Cpu)?,
-    )];
+    let mut broken = vec![gated(random(&[3, 4]), Tensor::full(f32::NAN, (5, 4), &Device::Cpu)?)];
     let error = quantize_dynamic(&mut broken, &rule("GatedUnit")).expect_err("a NaN");
     assert!(error.to_string().contains("0.up"), "{error}");
     Ok(())
@@ -124,30 +115,20 @@ fn a_derived_layer_lends_saves_and_is_measured() -> TestResult {
     let dir = tempfile::tempdir()?;
     let [float, int8] =
         ["float", "int8"].map(|name| dir.path().join(name).with_extension("safetensors"));
-    let tensors = [
-        ("lm.head.decoder", &table),
-        ("ffn.gate", &table),
-        ("ffn.up", &random(&[8, 64])),
-    ];
+    let tensors =
+        [("lm.head.decoder", &table), ("ffn.gate", &table), ("ffn.up", &random(&[8, 64]))];
     let tensors = tensors.map(|(name, tensor)| (name, tensor.copy().expect("a copy")));
     candle_core::safetensors::save(&HashMap::from(tensors.clone()), &float)?;
 
     let [(_, lm_head), (_, gate), (_, up)] = tensors;
     let mut original = (head(lm_head), gated(gate, up));
-    let mut model = (
-        original.0.clone(),
-        gated(original.1.0.weight().clone(), original.1.1.weight().clone()),
-    );
+    let mut model =
+        (original.0.clone(), gated(original.1.0.weight().clone(), original.1.1.weight().clone()));
     let report = quantize_dynamic(
         &mut model,
         &rule("Head").kind(LayerKind::custom("GatedUnit"), QConfig::int8()),
     )?;
-    assert!(
-        report
-            .layers
-            .iter()
-            .all(|layer| matches!(layer.outcome, Outcome::Swapped { .. }))
-    );
+    assert!(report.layers.iter().all(|layer| matches!(layer.outcome, Outcome::Swapped { .. })));
 
     let xs = random(&[5, 64]);
     let run = |model: &(Head, Gated<String>)| -> candle_core::Result<Tensor> {
@@ -155,11 +136,7 @@ fn a_derived_layer_lends_saves_and_is_measured() -> TestResult {
         model.0.projection.forward(&xs)
     };
     let inspection = inspect::inspect(&mut original, &mut model, run)?;
-    assert!(
-        inspection.layers[0]
-            .output
-            .is_some_and(|output| output.sqnr_db() > 30.)
-    );
+    assert!(inspection.layers[0].output.is_some_and(|output| output.sqnr_db() > 30.));
     assert!(inspection.layers[1].output.is_none());
     assert_eq!(inspection.layers[1].weights.len(), 2);
 
@@ -177,9 +154,6 @@ fn a_derived_layer_lends_saves_and_is_measured() -> TestResult {
     let mut tied = (nn::Embedding::new(table.clone(), 64), head(table));
     let spec = rule("Head").embeddings();
     let report = quantize_dynamic(&mut tied, &spec)?;
-    assert_eq!(
-        report.layers[0].outcome,
-        Outcome::Shared { with: "1".into() }
-    );
+    assert_eq!(report.layers[0].outcome, Outcome::Shared { with: "1".into() });
     Ok(())
 }

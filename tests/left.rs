@@ -70,10 +70,7 @@ fn sums_that_can_leave_an_i32_leave_their_layer_and_no_other() -> Result<()> {
                 None => assert!(halves || preset == "int8_reduce_range", "{preset}: {path}"),
                 Some(reason) => {
                     let text = "left: output channel 0 can overflow the i32 accumulator";
-                    assert!(
-                        !halves && reason.to_string() == text,
-                        "{preset}, {path}: {reason}"
-                    );
+                    assert!(!halves && reason.to_string() == text, "{preset}, {path}: {reason}");
                 }
             }
         }
@@ -113,10 +110,7 @@ fn layers_that_gain_nothing_are_left_by_default() -> Result<()> {
         assert_eq!(swapped, ["head"], "{preset}");
         for (path, parameters) in [("eight", 64), ("one", 8), ("scores", 64), ("largest", 999)] {
             let min_params = 1_000;
-            let small = LeftReason::TooSmall {
-                parameters,
-                min_params,
-            };
+            let small = LeftReason::TooSmall { parameters, min_params };
             assert_eq!(reason(&report, path), Some(&small), "{preset}");
             let text = format!("left: {parameters} weight elements, fewer than min_params = 1000");
             assert!(report.to_string().contains(&text), "{preset}: {report}");
@@ -136,16 +130,9 @@ fn what_a_rule_names_exactly_or_what_is_all_there_is_stays_an_error() {
         }
         other => panic!("{other:?}"),
     };
-    let named = |name: &str| {
-        QConfigSpec::int8()
-            .min_params(0)
-            .name(name, QConfig::int8())
-    };
+    let named = |name: &str| QConfigSpec::int8().min_params(0).name(name, QConfig::int8());
     overflows(quantize_dynamic(&mut wide(), &named("wide")), "wide");
-    overflows(
-        quantize_dynamic(&mut wide(), &named("rnn")),
-        "rnn.weight_ih_l0",
-    );
+    overflows(quantize_dynamic(&mut wide(), &named("rnn")), "rnn.weight_ih_l0");
     let kind = QConfigSpec::new().kind(LayerKind::GRU, QConfig::int8());
     overflows(quantize_dynamic(&mut wide(), &kind), "rnn.weight_ih_l0");
     // A mistake of the caller's is an error, whatever the rule.
@@ -160,14 +147,8 @@ fn what_a_rule_names_exactly_or_what_is_all_there_is_stays_an_error() {
 fn tuning_gives_a_layer_the_precisions_that_it_can_have() -> Result<()> {
     let config = TuningConfig::default();
     let outcome = tune(&mut wide(), &config, |_| candle_core::Result::Ok(1.))?;
-    let int8 = outcome
-        .trials
-        .iter()
-        .filter_map(|trial| trial.layers.get(&LayerPrecision::Int8));
+    let int8 = outcome.trials.iter().filter_map(|trial| trial.layers.get(&LayerPrecision::Int8));
     assert!(int8.flatten().all(|path| path == "head"), "{outcome}");
-    assert!(
-        outcome.met && outcome.layers[2].precision == LayerPrecision::Int8,
-        "{outcome}"
-    );
+    assert!(outcome.met && outcome.layers[2].precision == LayerPrecision::Int8, "{outcome}");
     Ok(())
 }

@@ -75,11 +75,7 @@ fn a_float_row_has_the_same_bits_beside_others() -> Result<()> {
     for (first, count) in [(0, 1), (7, 3), (100, 5), (1, 200)] {
         let some = layer.forward(&xs.narrow(0, first, count)?)?;
         let expected = together.narrow(0, first, count)?;
-        assert_eq!(
-            difference(&values(&some), &values(&expected)),
-            None,
-            "{first} {count}"
-        );
+        assert_eq!(difference(&values(&some), &values(&expected)), None, "{first} {count}");
     }
     Ok(())
 }
@@ -111,27 +107,16 @@ fn any_rank_and_any_size_float_and_quantized() -> Result<()> {
         let float = layer(n, k)?;
         for qconfig in PRESETS {
             let int8 = quantized(&float, &qconfig);
-            for batch in [
-                vec![],
-                vec![1],
-                vec![0],
-                vec![6],
-                vec![2, 0],
-                vec![2, 3],
-                vec![2, 1, 3, 2],
-            ] {
+            for batch in
+                [vec![], vec![1], vec![0], vec![6], vec![2, 0], vec![2, 3], vec![2, 1, 3, 2]]
+            {
                 let xs = randn(&[&batch[..], &[k]].concat())?;
                 let (a, b) = (float.forward(&xs)?, int8.forward(&xs)?);
                 assert_eq!(a.dims(), [&batch[..], &[n]].concat(), "{n}x{k} {batch:?}");
                 assert_eq!(a.dims(), b.dims(), "{n}x{k} {batch:?}");
-                let error = values(&a)
-                    .iter()
-                    .zip(values(&b))
-                    .fold(0f32, |e, (a, b)| e.max((a - b).abs()));
-                assert!(
-                    error <= 0.12 * (k as f32).sqrt(),
-                    "{n}x{k} {batch:?} {qconfig}: {error}"
-                );
+                let error =
+                    values(&a).iter().zip(values(&b)).fold(0f32, |e, (a, b)| e.max((a - b).abs()));
+                assert!(error <= 0.12 * (k as f32).sqrt(), "{n}x{k} {batch:?} {qconfig}: {error}");
             }
         }
     }
@@ -154,12 +139,7 @@ fn non_contiguous_input_equals_contiguous() -> Result<()> {
         for xs in &views {
             assert!(!xs.is_contiguous() || xs.layout().start_offset() > 0);
             let (a, b) = (int8.forward(xs)?, int8.forward(&xs.force_contiguous()?)?);
-            assert_eq!(
-                difference(&values(&a), &values(&b)),
-                None,
-                "{:?}",
-                xs.shape()
-            );
+            assert_eq!(difference(&values(&a), &values(&b)), None, "{:?}", xs.shape());
             float.forward(xs)?;
         }
     }
@@ -177,11 +157,7 @@ fn answers_in_the_dtype_of_the_input() -> Result<()> {
         let expected = int8.forward(&xs.to_dtype(DType::F32)?)?.to_dtype(dtype)?;
         let got = int8.forward(&xs)?;
         assert_eq!(got.dtype(), dtype);
-        assert_eq!(
-            difference(&values(&got), &values(&expected)),
-            None,
-            "{dtype:?}"
-        );
+        assert_eq!(difference(&values(&got), &values(&expected)), None, "{dtype:?}");
         assert_eq!(float.forward(&xs)?.dtype(), dtype);
 
         let half = nn::Linear::new(float.weight().to_dtype(dtype)?, None);
@@ -200,11 +176,7 @@ fn a_row_alone_and_in_a_batch_has_the_same_bits() -> Result<()> {
     let batch = int8.forward(&Tensor::cat(&rows, 0)?)?;
     for (i, row) in rows.iter().enumerate() {
         let (alone, batched) = (int8.forward(row)?, batch.narrow(0, i, 1)?);
-        assert_eq!(
-            difference(&values(&alone), &values(&batched)),
-            None,
-            "row {i}"
-        );
+        assert_eq!(difference(&values(&alone), &values(&batched)), None, "row {i}");
     }
     Ok(())
 }
@@ -285,15 +257,9 @@ fn a_quantized_layer_still_shows_weight_and_bias() -> Result<()> {
     let float = layer(6, 5)?;
     let int8 = quantized(&float, &QConfig::int8());
     assert_eq!(int8.weight().dims(), [6, 5]);
-    let error = (int8.weight() - float.weight())?
-        .abs()?
-        .max_all()?
-        .to_scalar::<f32>()?;
+    let error = (int8.weight() - float.weight())?.abs()?.max_all()?.to_scalar::<f32>()?;
     assert!(error < 0.03, "{error}");
-    assert_eq!(
-        values(int8.bias().expect("a bias")),
-        values(float.bias().expect("a bias"))
-    );
+    assert_eq!(values(int8.bias().expect("a bias")), values(float.bias().expect("a bias")));
     Ok(())
 }
 
@@ -312,48 +278,19 @@ fn a_bad_weight_is_an_error_and_changes_nothing() -> Result<()> {
     let huge = Tensor::full(1e300f64, (4, 3), &Device::Cpu)?;
     let bias = |value: f32| Tensor::new(&[0., value, 0., 0.], &Device::Cpu);
     let cases: [(Tensor, Option<Tensor>, &[&str]); 8] = [
-        (
-            randn(&[4, 3])?,
-            Some(bias(f32::NAN)?),
-            &["non-finite bias", "NaN", "index 1"],
-        ),
-        (
-            randn(&[4, 3])?,
-            Some(bias(f32::NEG_INFINITY)?),
-            &["non-finite bias", "-inf", "index 1"],
-        ),
-        (
-            Tensor::from_vec(poisoned, (4, 3), &Device::Cpu)?,
-            None,
-            &["non-finite", "NaN", "[2, 1]"],
-        ),
+        (randn(&[4, 3])?, Some(bias(f32::NAN)?), &["non-finite bias", "NaN", "index 1"]),
+        (randn(&[4, 3])?, Some(bias(f32::NEG_INFINITY)?), &["non-finite bias", "-inf", "index 1"]),
+        (Tensor::from_vec(poisoned, (4, 3), &Device::Cpu)?, None, &["non-finite", "NaN", "[2, 1]"]),
         (huge, None, &["non-finite", "inf", "[0, 0]"]),
-        (
-            randn(&[4, 3, 2])?,
-            None,
-            &["[out_features, in_features]", "[4, 3, 2]"],
-        ),
+        (randn(&[4, 3, 2])?, None, &["[out_features, in_features]", "[4, 3, 2]"]),
         (randn(&[4, 3])?, Some(randn(&[5])?), &["bias", "[4]", "[5]"]),
-        (
-            Tensor::zeros((4, 3), DType::U8, &Device::Cpu)?,
-            None,
-            &["f32, f16, bf16 or f64", "U8"],
-        ),
-        (
-            Tensor::ones((1, 70_000), DType::F32, &Device::Cpu)?,
-            None,
-            &["channel 0", "overflow"],
-        ),
+        (Tensor::zeros((4, 3), DType::U8, &Device::Cpu)?, None, &["f32, f16, bf16 or f64", "U8"]),
+        (Tensor::ones((1, 70_000), DType::F32, &Device::Cpu)?, None, &["channel 0", "overflow"]),
     ];
     for (weight, bias, words) in cases {
-        let mut model = Pair {
-            good: layer(4, 3)?,
-            bad: nn::Linear::new(weight, bias),
-        };
+        let mut model = Pair { good: layer(4, 3)?, bad: nn::Linear::new(weight, bias) };
         // An exact name makes an overflow an error, too.
-        let spec = QConfigSpec::int8()
-            .min_params(0)
-            .name("bad", QConfig::int8());
+        let spec = QConfigSpec::int8().min_params(0).name("bad", QConfig::int8());
         let result = quantize_dynamic(&mut model, &spec);
         let error = result.expect_err("must fail").to_string();
         assert!(error.starts_with("bad: "), "{error}");
@@ -372,10 +309,7 @@ fn a_bad_input_is_an_error() -> Result<()> {
         for (xs, words) in [
             (Tensor::new(1f32, &Device::Cpu)?, ["[.., 3]", "[]"]),
             (randn(&[3, 4])?, ["[.., 3]", "[3, 4]"]),
-            (
-                Tensor::zeros((2, 3), DType::I64, &Device::Cpu)?,
-                ["f32, f16, bf16 or f64", "I64"],
-            ),
+            (Tensor::zeros((2, 3), DType::I64, &Device::Cpu)?, ["f32, f16, bf16 or f64", "I64"]),
         ] {
             let error = layer.forward(&xs).expect_err("must fail").to_string();
             for word in words {
@@ -438,9 +372,7 @@ fn an_activation_is_applied_to_the_output_float_and_quantized() -> Result<()> {
         (FusedActivation::Relu, &|x| x.max(0.)),
         (FusedActivation::Gelu, &erf_gelu),
         (FusedActivation::GeluTanh, &tanh_gelu),
-        (FusedActivation::QuickGelu, &|x| {
-            x / (1. + (-1.702 * x).exp())
-        }),
+        (FusedActivation::QuickGelu, &|x| x / (1. + (-1.702 * x).exp())),
         (FusedActivation::Silu, &|x| x / (1. + (-x).exp())),
         (FusedActivation::Tanh, &f64::tanh),
         (FusedActivation::Sigmoid, &|x| 1. / (1. + (-x).exp())),
@@ -464,11 +396,7 @@ fn an_activation_is_applied_to_the_output_float_and_quantized() -> Result<()> {
         let halves = [QConfig::float16(), QConfig::bfloat16()];
         for qconfig in PRESETS.into_iter().chain(halves) {
             let case = qconfig.to_string();
-            check(
-                &quantized(&fused, &qconfig),
-                &quantized(&plain, &qconfig),
-                &case,
-            )?;
+            check(&quantized(&fused, &qconfig), &quantized(&plain, &qconfig), &case)?;
         }
     }
     Ok(())
@@ -496,10 +424,7 @@ fn codes_scales_and_zero_points_give_the_dequantized_weight() -> Result<()> {
             };
             let int8 = quantized(&float, &qconfig);
             let qweight = int8.projection().qweight().expect("quantized");
-            assert_eq!(
-                (qweight.dtype(), qweight.qscheme()),
-                (Some(dtype), Some(qscheme))
-            );
+            assert_eq!((qweight.dtype(), qweight.qscheme()), (Some(dtype), Some(qscheme)));
             let read = int8.projection().codes().expect("int8");
             let (codes, scales) = (read.codes, read.scales);
             let ZeroPoints::Int(zeros) = read.zero_points else {
@@ -509,21 +434,14 @@ fn codes_scales_and_zero_points_give_the_dequantized_weight() -> Result<()> {
             let count = if qscheme.is_per_channel() { 37 } else { 1 };
             assert_eq!((scales.len(), zeros.len()), (count, count), "{qconfig}");
             let [least, greatest] = dtype.codes();
-            assert!(
-                codes.iter().all(|c| (least..=greatest).contains(c)),
-                "{qconfig}"
-            );
+            assert!(codes.iter().all(|c| (least..=greatest).contains(c)), "{qconfig}");
             let expected: Vec<f32> = (codes.iter().enumerate())
                 .map(|(i, code)| {
                     let channel = (i / 21).min(count - 1);
                     (code - zeros[channel]) as f32 * scales[channel]
                 })
                 .collect();
-            assert_eq!(
-                difference(&values(int8.weight()), &expected),
-                None,
-                "{qconfig}"
-            );
+            assert_eq!(difference(&values(int8.weight()), &expected), None, "{qconfig}");
             let error = int8.projection().weight_error(float.projection())?;
             assert!(error.sqnr_db() > 30., "{qconfig}: {error:?}");
             // The product uses the dequantized weight, and quantized activations: each is
@@ -538,10 +456,7 @@ fn codes_scales_and_zero_points_give_the_dequantized_weight() -> Result<()> {
                 let min = row.iter().fold(0f32, |min, x| min.min(*x));
                 let weight: f32 = channel.iter().map(|w| w.abs()).sum();
                 let bound = 0.501 * (max - min) / 255. * weight + 1e-4;
-                assert!(
-                    (got - near).abs() <= bound,
-                    "{qconfig}: {got}, float {near}"
-                );
+                assert!((got - near).abs() <= bound, "{qconfig}: {got}, float {near}");
             }
         }
     }
@@ -562,10 +477,7 @@ fn float16_weights_saturate_and_are_counted() -> Result<()> {
         "{report}"
     );
     let subnormal = 1.192_092_9e-7;
-    assert_eq!(
-        values(model.weight()),
-        [65_504., -65_504., 65_504., subnormal]
-    );
+    assert_eq!(values(model.weight()), [65_504., -65_504., 65_504., subnormal]);
     assert_eq!(values(&weight)[0], 1e6, "the caller's tensor is as it was");
     let again = quantize_dynamic(&mut model, &spec)?;
     assert_eq!(again.swapped().count(), 0, "{again}");
@@ -574,20 +486,14 @@ fn float16_weights_saturate_and_are_counted() -> Result<()> {
 
 #[test]
 fn layers_of_one_input_give_what_each_gives() -> Result<()> {
-    let float = [
-        layer(70, 33)?,
-        layer(5, 33)?,
-        layer(64, 33)?.with_activation(FusedActivation::Gelu),
-    ];
+    let float =
+        [layer(70, 33)?, layer(5, 33)?, layer(64, 33)?.with_activation(FusedActivation::Gelu)];
     let affine = ObserverConfig::new(
         ObserverKind::PerChannelMinMax,
         QDType::QUInt8,
         QScheme::PerChannelAffine,
     );
-    let affine = QConfig::Int8 {
-        weight: affine,
-        activation: DynamicConfig::default(),
-    };
+    let affine = QConfig::Int8 { weight: affine, activation: DynamicConfig::default() };
     let per_row = QConfig::int8();
     let per_tensor = QConfig::pytorch();
     let half = QConfig::float16();
@@ -613,20 +519,14 @@ fn layers_of_one_input_give_what_each_gives() -> Result<()> {
                 let outs = nn::Linear::forward_each([&layers[0], &layers[1], &layers[2]], &xs)?;
                 for (out, layer) in outs.iter().zip(&layers) {
                     let expected = layer.forward(&xs)?;
-                    assert_eq!(
-                        (out.dims(), out.dtype()),
-                        (expected.dims(), expected.dtype())
-                    );
+                    assert_eq!((out.dims(), out.dtype()), (expected.dims(), expected.dtype()));
                     assert_eq!(difference(&values(out), &values(&expected)), None);
                 }
             }
         }
         let wrong = nn::Linear::forward_each([&layers[0], &layers[1]], &randn(&[2, 34])?);
         let message = wrong.expect_err("another size").to_string();
-        assert!(
-            message.contains("expected [.., 33], got [2, 34]"),
-            "{message}"
-        );
+        assert!(message.contains("expected [.., 33], got [2, 34]"), "{message}");
     }
     Ok(())
 }
@@ -664,10 +564,7 @@ fn bfloat16_is_the_product_of_what_is_rounded() -> Result<()> {
         let float = layer(n, k)?;
         let bfloat = quantized(&float, &QConfig::bfloat16());
         let rounded = float.weight().to_dtype(DType::BF16)?.to_dtype(DType::F64)?;
-        assert_eq!(
-            difference(&values(bfloat.weight()), &values(&rounded)),
-            None
-        );
+        assert_eq!(difference(&values(bfloat.weight()), &values(&rounded)), None);
         let all = randn(&[40, k])?;
         let whole = bfloat.forward(&all)?;
         for rows in [1, 4, 17] {
@@ -686,12 +583,7 @@ fn bfloat16_is_the_product_of_what_is_rounded() -> Result<()> {
             let excess = ((&got - expected)?.abs()? - bound)?.max_all()?;
             assert!(excess.to_scalar::<f64>()? <= 0., "{n} {k} {rows}");
             let float = float.forward(&xs)?.to_dtype(DType::F64)?;
-            let max = |of: &Tensor| {
-                of.abs()?
-                    .max_all()?
-                    .to_dtype(DType::F64)?
-                    .to_scalar::<f64>()
-            };
+            let max = |of: &Tensor| of.abs()?.max_all()?.to_dtype(DType::F64)?.to_scalar::<f64>();
             let bound = k as f64 * max(&xs)? * max(bfloat.weight())? / 126. + 1e-5;
             assert!(max(&(got - float)?)? <= bound, "{n} {k} {rows}");
         }
@@ -739,16 +631,8 @@ fn an_observer_s_choice_has_to_fit_its_scheme() -> Result<()> {
     let (tensor, channel) = (QScheme::PerTensorSymmetric, QScheme::PerChannelSymmetric);
     assert!(choose(1, tensor).is_ok() && choose(4, channel).is_ok() && choose(1, channel).is_ok());
     for (count, qscheme, expected) in [
-        (
-            4,
-            tensor,
-            "expected one scale for per_tensor_symmetric, got 4",
-        ),
-        (
-            3,
-            channel,
-            "expected one scale, or one for each of 4 output channels, got 3",
-        ),
+        (4, tensor, "expected one scale for per_tensor_symmetric, got 4"),
+        (3, channel, "expected one scale, or one for each of 4 output channels, got 3"),
     ] {
         let error = choose(count, qscheme).expect_err(expected).to_string();
         assert!(error.contains(expected), "{error}");
@@ -765,10 +649,8 @@ fn errors_of_weights_are_those_by_hand() -> Result<()> {
     let mean = |tensor: Tensor| tensor.mean_all()?.to_scalar::<f64>();
     let noise = mean(differences.sqr()?)?;
     let signal = mean(float.weight().to_dtype(DType::F64)?.sqr()?)?;
-    let expected = [
-        differences.abs()?.max_all()?.to_scalar::<f64>()?,
-        10. * (signal / noise).log10(),
-    ];
+    let expected =
+        [differences.abs()?.max_all()?.to_scalar::<f64>()?, 10. * (signal / noise).log10()];
     let got = [got.max_abs(), got.sqnr_db()];
     for (got, expected) in got.into_iter().zip(expected) {
         assert!((got / expected - 1.).abs() < 1e-5, "{got}, {expected}");

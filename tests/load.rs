@@ -31,11 +31,7 @@ fn arrays_that_nobody_reads_take_no_memory() -> Result<()> {
     const ARRAY: u32 = 9;
     let (key, tensors, pairs) = (b"a.strings", 0u64, 1u64);
     let mut file = b"GGUF\x03\0\0\0".to_vec();
-    file.extend(
-        [tensors, pairs, key.len() as u64]
-            .map(u64::to_le_bytes)
-            .as_flattened(),
-    );
+    file.extend([tensors, pairs, key.len() as u64].map(u64::to_le_bytes).as_flattened());
     file.extend(key);
     file.extend([ARRAY, STRING].map(u32::to_le_bytes).as_flattened());
     file.extend(COUNT.to_le_bytes());
@@ -44,11 +40,7 @@ fn arrays_that_nobody_reads_take_no_memory() -> Result<()> {
     let path = folder.path().join("arrays.gguf");
     std::fs::write(&path, file)?;
     // An allocation beyond the limit ends the process.
-    let limit = |bytes| {
-        ALLOCATOR
-            .set_limit(bytes)
-            .expect("a limit above what is allocated")
-    };
+    let limit = |bytes| ALLOCATOR.set_limit(bytes).expect("a limit above what is allocated");
     limit(ALLOCATOR.allocated() + (4 << 20));
     let opened = Checkpoint::open(&path);
     limit(usize::MAX);
@@ -58,9 +50,7 @@ fn arrays_that_nobody_reads_take_no_memory() -> Result<()> {
 
 fn sixty_four_threads_share_a_model() -> Result<()> {
     let load = Load::new(QConfig::pytorch())?;
-    leaks_nothing(&ALLOCATOR, SHORT, |duration| {
-        load.call_by_threads(64, duration)
-    });
+    leaks_nothing(&ALLOCATOR, SHORT, |duration| load.call_by_threads(64, duration));
     let pool = rayon::ThreadPoolBuilder::new().num_threads(8).build();
     pool.map_err(candle_core::Error::wrap)?
         .install(|| (0..200).into_par_iter().for_each(|_| load.call()));

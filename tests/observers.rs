@@ -51,16 +51,10 @@ fn parsed(value: &Value) -> ObserverConfig {
         "MovingAveragePerChannelMinMax" => {
             ObserverKind::MovingAveragePerChannelMinMax { averaging_constant }
         }
-        "Histogram" => ObserverKind::Histogram {
-            bins: int(&value["bins"]),
-        },
+        "Histogram" => ObserverKind::Histogram { bins: int(&value["bins"]) },
         kind => panic!("{kind}"),
     };
-    let mut config = config(
-        kind,
-        named(&value["dtype"]),
-        named_scheme(&value["qscheme"]),
-    );
+    let mut config = config(kind, named(&value["dtype"]), named_scheme(&value["qscheme"]));
     config.ch_axis = value["ch_axis"].as_i64().expect("an axis") as isize;
     config.reduce_range = value["reduce_range"].as_bool().expect("a flag");
     config.eps = value["eps"].as_f64().expect("a float") as f32;
@@ -108,9 +102,8 @@ fn codes(qparams: &WeightQParams, tensor: &Tensor, ch_axis: Option<usize>) -> Re
 /// The sum of all bits, each times its index from 1.
 fn checksum(counts: &[f32]) -> i32 {
     let bits = counts.iter().map(|count| count.to_bits());
-    let sum = (1u32..).zip(bits).fold(0u32, |sum, (i, bits)| {
-        sum.wrapping_add(i.wrapping_mul(bits))
-    });
+    let sum =
+        (1u32..).zip(bits).fold(0u32, |sum, (i, bits)| sum.wrapping_add(i.wrapping_mul(bits)));
     sum as i32
 }
 
@@ -163,10 +156,8 @@ fn qparams_and_codes_equal_torch() -> Result<()> {
         let expected = scales.take(channels);
         let expected_zeros = zero_points.take(channels);
         let kept = observer.ranges();
-        for (end, i, expected) in [
-            ("min", 0, mins.take(channels)),
-            ("max", 1, maxs.take(channels)),
-        ] {
+        for (end, i, expected) in [("min", 0, mins.take(channels)), ("max", 1, maxs.take(channels))]
+        {
             let got: Vec<_> = kept.iter().map(|range| range[i]).collect();
             if let Some(difference) = difference(&got, &expected) {
                 fail(format!("{end}_val: {difference}"));
@@ -189,10 +180,7 @@ fn qparams_and_codes_equal_torch() -> Result<()> {
         // Infinite scales of torch are errors here.
         if !expected.iter().all(|scale| scale.is_finite()) {
             refused += 1;
-            if !got
-                .as_ref()
-                .is_err_and(|error| error.kind() == ErrorKind::InvalidArgument)
-            {
+            if !got.as_ref().is_err_and(|error| error.kind() == ErrorKind::InvalidArgument) {
                 fail(format!("got {got:?}, expected an error"));
             }
             continue;
@@ -208,9 +196,7 @@ fn qparams_and_codes_equal_torch() -> Result<()> {
         match got.zero_points() {
             ZeroPoints::Int(got) if !floats && *got == expected_zeros => {}
             ZeroPoints::Float(got) if difference(got, &expected_floats).is_none() => {}
-            got => fail(format!(
-                "zero_point: got {got:?}, expected {expected_zeros:?}"
-            )),
+            got => fail(format!("zero_point: got {got:?}, expected {expected_zeros:?}")),
         }
         if coded == 1 {
             let count = tensors[0].elem_count();
@@ -286,10 +272,8 @@ fn weights_equal_onnxruntime() -> Result<()> {
 fn activation_qparams_equal_onnxruntime() {
     let fixture = Fixture::open("onnxruntime_linear");
     let activations = fixture.json("activations");
-    let (scale, zero_point) = (
-        fixture.f32("activation_scale"),
-        fixture.i32("activation_zero_point"),
-    );
+    let (scale, zero_point) =
+        (fixture.f32("activation_scale"), fixture.i32("activation_zero_point"));
     let mut codes = Results::new(fixture.u8("activation_codes"));
     let mut failures = Vec::new();
     let activations = activations.as_array().expect("a list");
@@ -348,16 +332,10 @@ fn senseless_configurations_are_refused() {
             min_max(QInt8, PerChannelSymmetric),
             "a scheme per tensor for the MinMax observer, got per_channel_symmetric",
         ),
-        (
-            config(ObserverKind::PerChannelMinMax, QInt8, PerTensorAffine),
-            "a scheme per channel",
-        ),
+        (config(ObserverKind::PerChannelMinMax, QInt8, PerTensorAffine), "a scheme per channel"),
         (config(average(0.1), QInt8, PerChannelAffine), "per tensor"),
         (config(averages(0.1), QInt8, PerTensorAffine), "per channel"),
-        (
-            config(histogram(2_048), QInt8, PerChannelAffine),
-            "per tensor",
-        ),
+        (config(histogram(2_048), QInt8, PerChannelAffine), "per tensor"),
         (config(average(0.), QInt8, PerTensorAffine), "got 0"),
         (config(average(1.5), QInt8, PerTensorAffine), "got 1.5"),
         (config(average(-0.1), QInt8, PerTensorAffine), "got -0.1"),
@@ -365,97 +343,50 @@ fn senseless_configurations_are_refused() {
             config(average(f32::NAN), QInt8, PerTensorAffine),
             "averaging_constant: expected above 0 and at most 1, got NaN",
         ),
-        (
-            config(averages(f32::INFINITY), QInt8, PerChannelAffine),
-            "got inf",
-        ),
-        (
-            config(histogram(0), QInt8, PerTensorAffine),
-            "bins: expected 1 to 1048576, got 0",
-        ),
-        (
-            config(histogram(usize::MAX), QInt8, PerTensorAffine),
-            "got 1844",
-        ),
-        (
-            range(QInt8, PerTensorAffine, [1, 100]),
-            "includes 0, got 1 to 100",
-        ),
+        (config(averages(f32::INFINITY), QInt8, PerChannelAffine), "got inf"),
+        (config(histogram(0), QInt8, PerTensorAffine), "bins: expected 1 to 1048576, got 0"),
+        (config(histogram(usize::MAX), QInt8, PerTensorAffine), "got 1844"),
+        (range(QInt8, PerTensorAffine, [1, 100]), "includes 0, got 1 to 100"),
         (range(QInt8, PerTensorAffine, [-100, -1]), "includes 0"),
         (range(QInt8, PerTensorAffine, [0, 0]), "min below"),
         (range(QInt8, PerTensorAffine, [3, -3]), "includes 0"),
-        (
-            range(QInt8, PerTensorAffine, [0, 255]),
-            "both in -128 to 127, got 0 to 255",
-        ),
+        (range(QInt8, PerTensorAffine, [0, 255]), "both in -128 to 127, got 0 to 255"),
         (range(QUInt8, PerTensorAffine, [-1, 100]), "0 to 255"),
         (range(QUInt8, PerTensorAffine, [0, 256]), "0 to 255"),
-        (
-            range(QUInt8, PerTensorAffine, [i32::MIN, i32::MAX]),
-            "0 to 255",
-        ),
-        (
-            reduced(range(QUInt8, PerTensorAffine, [0, 1])),
-            "got 0 to 0",
-        ),
-        (
-            reduced(min_max(QUInt8, PerTensorSymmetric)),
-            "got symmetric quint8 with reduce_range",
-        ),
-        (
-            reduced(config(histogram(9), QUInt8, PerTensorSymmetric)),
-            "symmetric quint8",
-        ),
+        (range(QUInt8, PerTensorAffine, [i32::MIN, i32::MAX]), "0 to 255"),
+        (reduced(range(QUInt8, PerTensorAffine, [0, 1])), "got 0 to 0"),
+        (reduced(min_max(QUInt8, PerTensorSymmetric)), "got symmetric quint8 with reduce_range"),
+        (reduced(config(histogram(9), QUInt8, PerTensorSymmetric)), "symmetric quint8"),
         (eps(0.), "eps: expected a positive normal number, got 0"),
         (eps(-1.), "eps"),
         (eps(f32::NAN), "eps"),
         (eps(f32::INFINITY), "eps"),
         (eps(1e-40), "eps"),
-        (
-            onnxruntime(PerChannelAffineFloatQParams),
-            "integer zero points",
-        ),
+        (onnxruntime(PerChannelAffineFloatQParams), "integer zero points"),
         (
             with(onnxruntime(PerTensorAffine), &|config| {
                 config.quant_range = Some([-8, 7]);
             }),
             "no quant_range for the OnnxRuntime observer, got [-8, 7]",
         ),
-        (
-            with(onnxruntime(PerTensorAffine), &|config| config.eps = 0.5),
-            "eps",
-        ),
+        (with(onnxruntime(PerTensorAffine), &|config| config.eps = 0.5), "eps"),
     ];
     for (config, message) in cases {
         let error = config.build().expect_err(message).to_string();
-        assert!(
-            error.contains(message),
-            "{config:?}: {error:?}, not {message:?}"
-        );
+        assert!(error.contains(message), "{config:?}: {error:?}, not {message:?}");
     }
 }
 
 /// An observer of each kind that observes.
 fn observers() -> Vec<Box<dyn Observer>> {
-    let (dtype, tensor, channel) = (
-        QDType::QUInt8,
-        QScheme::PerTensorAffine,
-        QScheme::PerChannelAffine,
-    );
+    let (dtype, tensor, channel) =
+        (QDType::QUInt8, QScheme::PerTensorAffine, QScheme::PerChannelAffine);
     let averaging_constant = 0.5;
     [
         config(ObserverKind::MinMax, dtype, tensor),
         config(ObserverKind::PerChannelMinMax, dtype, channel),
-        config(
-            ObserverKind::MovingAverageMinMax { averaging_constant },
-            dtype,
-            tensor,
-        ),
-        config(
-            ObserverKind::MovingAveragePerChannelMinMax { averaging_constant },
-            dtype,
-            channel,
-        ),
+        config(ObserverKind::MovingAverageMinMax { averaging_constant }, dtype, tensor),
+        config(ObserverKind::MovingAveragePerChannelMinMax { averaging_constant }, dtype, channel),
         config(ObserverKind::Histogram { bins: 64 }, dtype, tensor),
         config(ObserverKind::OnnxRuntime, dtype, tensor),
         config(ObserverKind::OnnxRuntime, dtype, channel),
@@ -470,17 +401,10 @@ fn a_tensor_that_is_refused_changes_nothing() -> Result<()> {
         let good = Tensor::new(&[[1f32, -2.], [0.5, 4.]], &Device::Cpu)?;
         observer.observe(&good)?;
         let before = observer.calculate_qparams()?;
-        for (value, text) in [
-            (f32::NAN, "NaN"),
-            (f32::INFINITY, "inf"),
-            (-f32::INFINITY, "-inf"),
-        ] {
+        for (value, text) in [(f32::NAN, "NaN"), (f32::INFINITY, "inf"), (-f32::INFINITY, "-inf")] {
             let bad = Tensor::new(&[[1f32, 9.], [value, value]], &Device::Cpu)?;
             let error = observer.observe(&bad).expect_err(text).to_string();
-            assert!(
-                error.contains(&format!("{text} at index [1, 0]")),
-                "{error}"
-            );
+            assert!(error.contains(&format!("{text} at index [1, 0]")), "{error}");
             let bad = bad.t()?;
             let error = observer.observe(&bad).expect_err(text).to_string();
             assert!(error.contains("[0, 1]"), "{error}");
@@ -499,11 +423,8 @@ fn a_tensor_that_is_refused_changes_nothing() -> Result<()> {
 
 #[test]
 fn the_number_of_channels_stays() -> Result<()> {
-    let mut config = config(
-        ObserverKind::PerChannelMinMax,
-        QDType::QInt8,
-        QScheme::PerChannelSymmetric,
-    );
+    let mut config =
+        config(ObserverKind::PerChannelMinMax, QDType::QInt8, QScheme::PerChannelSymmetric);
     let mut observer = config.build()?;
     observer.observe(&Tensor::zeros((2, 3), DType::F32, &Device::Cpu)?)?;
     let other = Tensor::zeros((3, 2), DType::F32, &Device::Cpu)?;
@@ -542,11 +463,7 @@ fn any_float_dtype_rank_and_layout() -> Result<()> {
     // A view that starts and ends inside of its storage.
     let padded = tensor(&[9f32, -1., 0.5, 2., -9.]).narrow(0, 1, 3)?;
     let mut observer = HistogramObserver::new(
-        &config(
-            ObserverKind::Histogram { bins: 3 },
-            QDType::QUInt8,
-            QScheme::PerTensorAffine,
-        ),
+        &config(ObserverKind::Histogram { bins: 3 }, QDType::QUInt8, QScheme::PerTensorAffine),
         3,
     )?;
     observer.observe(&padded)?;
@@ -605,11 +522,7 @@ fn numbers_too_far_apart_are_an_error_not_a_scale() -> Result<()> {
 
 #[test]
 fn onnxruntime_keeps_its_way_to_round() -> Result<()> {
-    let config = config(
-        ObserverKind::OnnxRuntime,
-        QDType::QInt8,
-        QScheme::PerTensorSymmetric,
-    );
+    let config = config(ObserverKind::OnnxRuntime, QDType::QInt8, QScheme::PerTensorSymmetric);
     let mut observer = config.build()?;
     observer.observe(&tensor(&[1f32]))?;
     let qparams = observer.calculate_qparams()?;
@@ -624,11 +537,7 @@ fn onnxruntime_keeps_its_way_to_round() -> Result<()> {
 
 #[test]
 fn placeholder_has_no_qparams() {
-    let config = config(
-        ObserverKind::Placeholder,
-        QDType::QUInt8,
-        QScheme::PerTensorAffine,
-    );
+    let config = config(ObserverKind::Placeholder, QDType::QUInt8, QScheme::PerTensorAffine);
     let mut observer = config.build().expect("an observer");
     observer.observe(&tensor(&[1f32])).expect("ignored");
     let error = observer.calculate_qparams().expect_err("no scale");
@@ -729,10 +638,7 @@ fn a_users_own_observer_quantizes_a_weight() -> Result<()> {
     for (custom, weight) in [
         (custom("none", -1., QDType::QInt8, int()), &weight),
         (custom("quint8", 1., QDType::QUInt8, int()), &weight),
-        (
-            custom("floats", 1., QDType::QInt8, ZeroPoints::Float(vec![0.])),
-            &weight,
-        ),
+        (custom("floats", 1., QDType::QInt8, ZeroPoints::Float(vec![0.])), &weight),
         (custom("blind", 1., QDType::QInt8, int()), &nan),
     ] {
         let mut config = min_max(QDType::QInt8, QScheme::PerTensorSymmetric);
@@ -750,11 +656,9 @@ fn any_symmetric_qint8_observer_quantizes_a_weight() -> Result<()> {
         &[4, 50],
         &serde_json::json!({"kind": "student_t", "seed": 7, "exponent": -9, "constant": 0}),
     );
-    for kind in [
-        ObserverKind::MinMax,
-        ObserverKind::Histogram { bins: 2_048 },
-        ObserverKind::OnnxRuntime,
-    ] {
+    for kind in
+        [ObserverKind::MinMax, ObserverKind::Histogram { bins: 2_048 }, ObserverKind::OnnxRuntime]
+    {
         let config = config(kind, QDType::QInt8, QScheme::PerTensorSymmetric);
         let mut observer = config.build()?;
         observer.observe(&weight)?;

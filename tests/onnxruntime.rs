@@ -74,9 +74,8 @@ fn products_equal_onnxruntime() -> Result<()> {
                     got == expected
                 };
                 if !same {
-                    failures.push(format!(
-                        "{case} {input} {i}: got {got:e}, expected {expected:e}"
-                    ));
+                    failures
+                        .push(format!("{case} {input} {i}: got {got:e}, expected {expected:e}"));
                 }
             }
         }
@@ -110,29 +109,15 @@ fn convolutions_equal_onnxruntime() -> Result<()> {
         let number = |key: &str| size(&case[key]);
         let (padding, stride) = (number("padding"), number("stride"));
         let (dilation, groups) = (number("dilation"), number("groups"));
-        let biases: Vec<f32> = bias
-            .as_ref()
-            .map_or(Ok(vec![0.; shape[0]]), Tensor::to_vec1)?;
+        let biases: Vec<f32> = bias.as_ref().map_or(Ok(vec![0.; shape[0]]), Tensor::to_vec1)?;
         let has_bias = bias.is_some();
         let xs = made(&sizes("input"), &case["x"])?;
         let got = if shape.len() == 4 {
-            let config = Conv2dConfig {
-                padding,
-                stride,
-                dilation,
-                groups,
-                ..Default::default()
-            };
+            let config = Conv2dConfig { padding, stride, dilation, groups, ..Default::default() };
             let layer = nn::Conv2d::new(weight, bias, config);
             layer.quantize(&qconfig(case, false))?.forward(&xs)?
         } else {
-            let config = Conv1dConfig {
-                padding,
-                stride,
-                dilation,
-                groups,
-                ..Default::default()
-            };
+            let config = Conv1dConfig { padding, stride, dilation, groups, ..Default::default() };
             let layer = nn::Conv1d::new(weight, bias, config);
             layer.quantize(&qconfig(case, false))?.forward(&xs)?
         };

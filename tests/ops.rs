@@ -22,17 +22,11 @@ fn difference(got: &Tensor, expected: &Tensor) -> Result<f64> {
     assert_eq!(got.dims(), expected.dims());
     let values = |t: &Tensor| t.to_dtype(DType::F64)?.flatten_all()?.to_vec1::<f64>();
     let (got, expected) = (values(got)?, values(expected)?);
-    let differences = got.iter().zip(&expected).map(|(a, b)| {
-        if a.is_nan() && b.is_nan() {
-            0.
-        } else {
-            (a - b).abs()
-        }
-    });
-    Ok(differences.fold(
-        0.,
-        |worst, d| if d > worst || d.is_nan() { d } else { worst },
-    ))
+    let differences = got
+        .iter()
+        .zip(&expected)
+        .map(|(a, b)| if a.is_nan() && b.is_nan() { 0. } else { (a - b).abs() });
+    Ok(differences.fold(0., |worst, d| if d > worst || d.is_nan() { d } else { worst }))
 }
 
 fn f64s(tensor: &Tensor) -> Result<Tensor> {
@@ -47,15 +41,7 @@ fn bits(tensor: &Tensor) -> Result<Vec<u32>> {
 #[test]
 fn activations_are_those_of_f64_for_any_shape() -> Result<()> {
     for activation in ACTIVATIONS {
-        let shapes: [&[usize]; 7] = [
-            &[],
-            &[0],
-            &[1],
-            &[15, 3],
-            &[2, 0, 3],
-            &[70, 513],
-            &[3, 5, 7],
-        ];
+        let shapes: [&[usize]; 7] = [&[], &[0], &[1], &[15, 3], &[2, 0, 3], &[70, 513], &[3, 5, 7]];
         for shape in shapes {
             let xs = tensor(shape, 1)?;
             let got = ops::activate(&xs, activation)?;
@@ -63,10 +49,7 @@ fn activations_are_those_of_f64_for_any_shape() -> Result<()> {
             let expected = ops::activate(&f64s(&xs)?, activation)?;
             assert_eq!((got.dtype(), expected.dtype()), (DType::F32, DType::F64));
             let difference = difference(&got, &expected)?;
-            assert!(
-                difference <= 6e-7,
-                "{activation:?} {shape:?}: {difference:e}"
-            );
+            assert!(difference <= 6e-7, "{activation:?} {shape:?}: {difference:e}");
         }
         let xs = tensor(&[6, 40], 2)?;
         let transposed = activation.forward(&xs.t()?)?;
@@ -108,13 +91,8 @@ fn activations_by_candle_s_names() {
         let (got, own) = (expected.forward(&xs).unwrap(), candle.forward(&xs).unwrap());
         assert!(difference(&got, &own).unwrap() <= 1e-6, "{candle:?}");
     }
-    let message = FusedActivation::try_from(Candle::Mish)
-        .unwrap_err()
-        .to_string();
-    assert!(
-        message.contains("gelu_tanh") && message.contains("Mish"),
-        "{message}"
-    );
+    let message = FusedActivation::try_from(Candle::Mish).unwrap_err().to_string();
+    assert!(message.contains("gelu_tanh") && message.contains("Mish"), "{message}");
 }
 
 #[test]
@@ -125,22 +103,13 @@ fn images_are_pooled_and_upsampled_as_by_candle() -> Result<()> {
         for (kernel, stride) in [((3, 3), (2, 2)), ((5, 2), (1, 3)), ((11, 14), (1, 1))] {
             let got = ops::max_pool2d_with_stride(xs, kernel, stride)?;
             let expected = xs.max_pool2d_with_stride(kernel, stride)?;
-            assert_eq!(
-                (got.dtype(), difference(&got, &expected)?),
-                (xs.dtype(), 0.)
-            );
+            assert_eq!((got.dtype(), difference(&got, &expected)?), (xs.dtype(), 0.));
         }
-        assert_eq!(
-            difference(&ops::max_pool2d(xs, 2)?, &xs.max_pool2d(2)?)?,
-            0.
-        );
+        assert_eq!(difference(&ops::max_pool2d(xs, 2)?, &xs.max_pool2d(2)?)?, 0.);
         for (height, width) in [(22, 28), (33, 15), (5, 40), (1, 1), (0, 3)] {
             let got = ops::upsample_nearest2d(xs, height, width)?;
             let expected = xs.upsample_nearest2d(height, width)?;
-            assert_eq!(
-                (got.dtype(), difference(&got, &expected)?),
-                (xs.dtype(), 0.)
-            );
+            assert_eq!((got.dtype(), difference(&got, &expected)?), (xs.dtype(), 0.));
         }
         let scaled = (xs * 3.)?;
         let got = ops::elu(&scaled, 0.7)?;
@@ -160,16 +129,8 @@ fn images_are_pooled_and_upsampled_as_by_candle() -> Result<()> {
 
 #[test]
 fn layer_norms_are_those_of_f64_for_any_shape() -> Result<()> {
-    let shapes: [&[usize]; 8] = [
-        &[1],
-        &[7],
-        &[0, 4],
-        &[3, 0],
-        &[2, 3, 31],
-        &[5, 32],
-        &[2, 2, 2, 33],
-        &[130, 768],
-    ];
+    let shapes: [&[usize]; 8] =
+        [&[1], &[7], &[0, 4], &[3, 0], &[2, 3, 31], &[5, 32], &[2, 2, 2, 33], &[130, 768]];
     for shape in shapes {
         let hidden = shape[shape.len() - 1];
         let (xs, residual) = (tensor(shape, 1)?, tensor(shape, 2)?);
@@ -210,10 +171,7 @@ fn softmax_is_that_of_f64_for_any_shape() -> Result<()> {
     let shapes: [&[usize]; 6] = [&[1], &[7], &[0, 4], &[3, 0], &[2, 3, 33], &[300, 128]];
     for shape in shapes {
         let xs = (tensor(shape, 1)? * 5.)?;
-        let (got, expected) = (
-            ops::softmax_last_dim(&xs)?,
-            ops::softmax_last_dim(&f64s(&xs)?)?,
-        );
+        let (got, expected) = (ops::softmax_last_dim(&xs)?, ops::softmax_last_dim(&f64s(&xs)?)?);
         assert!(difference(&got, &expected)? <= 4e-7, "{shape:?}");
     }
     let xs = tensor(&[8, 40], 1)?.t()?;
@@ -221,9 +179,7 @@ fn softmax_is_that_of_f64_for_any_shape() -> Result<()> {
     assert_eq!(bits(&ops::softmax_last_dim(&xs)?)?, bits(&expected)?);
     assert_eq!(bits(&ops::softmax(&xs, D::Minus1)?)?, bits(&expected)?);
     let excluded = Tensor::full(f32::NEG_INFINITY, (1, 3), &Device::Cpu)?;
-    let row = ops::softmax_last_dim(&excluded)?
-        .flatten_all()?
-        .to_vec1::<f32>()?;
+    let row = ops::softmax_last_dim(&excluded)?.flatten_all()?.to_vec1::<f32>()?;
     assert!(row.iter().all(|x| x.is_nan()));
     Ok(())
 }
@@ -263,11 +219,7 @@ fn attention_is_that_of_f64_for_any_shape_and_mask() -> Result<()> {
             Some(tensor(&[queries, 1], 6)?),
             Some(causal),
             Some(tensor(&[batch, count, keys, queries], 7)?.transpose(2, 3)?),
-            Some(Tensor::full(
-                f32::NEG_INFINITY,
-                (queries, keys),
-                &Device::Cpu,
-            )?),
+            Some(Tensor::full(f32::NEG_INFINITY, (queries, keys), &Device::Cpu)?),
         ];
         for mask in masks {
             let run = |cast: fn(&Tensor) -> Result<Tensor>| {
@@ -334,21 +286,13 @@ fn results_do_not_depend_on_threads() -> Result<()> {
     let flat = tensor(&[200, 333], 2)?;
     let weight = tensor(&[333], 3)?;
     let run = || -> Result<Vec<u32>> {
-        let mut all = bits(&ops::scaled_dot_product_attention(
-            &xs, &xs, &xs, None, 0.2,
-        )?)?;
+        let mut all = bits(&ops::scaled_dot_product_attention(&xs, &xs, &xs, None, 0.2)?)?;
         all.extend(bits(&ops::gelu(&flat)?)?);
         all.extend(bits(&ops::softmax_last_dim(&flat)?)?);
         let (normal, sum) = ops::add_rms_norm(&flat, &flat, &weight, 1e-5)?;
         all.extend(bits(&normal)?);
         all.extend(bits(&sum)?);
-        all.extend(bits(&ops::add_layer_norm(
-            &flat,
-            &flat,
-            &weight,
-            Some(&weight),
-            1e-5,
-        )?)?);
+        all.extend(bits(&ops::add_layer_norm(&flat, &flat, &weight, Some(&weight), 1e-5)?)?);
         Ok(all)
     };
     let expected = run()?;
@@ -400,27 +344,12 @@ fn mistakes_are_errors_that_say_what_is_expected() -> Result<()> {
     message(ops::gelu(&ids), &["gelu", "f32", "U32"]);
     message(ops::softmax_last_dim(&ids), &["softmax_last_dim", "U32"]);
     let scalar = xs.sum_all()?;
-    message(
-        ops::softmax_last_dim(&scalar),
-        &["softmax_last_dim", "[.., n]", "[]"],
-    );
-    message(
-        ops::layer_norm(&scalar, &weight, None, 0.),
-        &["layer_norm", "[.., hidden]"],
-    );
+    message(ops::softmax_last_dim(&scalar), &["softmax_last_dim", "[.., n]", "[]"]);
+    message(ops::layer_norm(&scalar, &weight, None, 0.), &["layer_norm", "[.., hidden]"]);
     let long = tensor(&[5], 1)?;
-    message(
-        ops::layer_norm(&xs, &long, None, 0.),
-        &["layer_norm", "[4]", "[5]"],
-    );
-    message(
-        ops::layer_norm(&xs, &weight, Some(&long), 0.),
-        &["layer_norm", "[4]", "[5]"],
-    );
-    message(
-        ops::layer_norm(&xs, &ids.i((0, 0))?, None, 0.),
-        &["layer_norm", "U32"],
-    );
+    message(ops::layer_norm(&xs, &long, None, 0.), &["layer_norm", "[4]", "[5]"]);
+    message(ops::layer_norm(&xs, &weight, Some(&long), 0.), &["layer_norm", "[4]", "[5]"]);
+    message(ops::layer_norm(&xs, &ids.i((0, 0))?, None, 0.), &["layer_norm", "U32"]);
     let add = |residual| ops::add_layer_norm(&xs, residual, &weight, None, 0.);
     message(add(&xs.i(0)?), &["add_layer_norm", "[2, 3, 4]", "[3, 4]"]);
     let (low, add) = (xs.i(0)?, |residual: &Tensor, weight: &Tensor| {
@@ -434,21 +363,12 @@ fn mistakes_are_errors_that_say_what_is_expected() -> Result<()> {
     let attend = |q, k, v, mask| ops::scaled_dot_product_attention(q, k, v, mask, 1.);
     let op = "scaled_dot_product_attention";
     message(attend(&xs, &q, &q, None), &[op, "q of [batch", "[2, 3, 4]"]);
-    message(
-        attend(&q, &xs, &q, None),
-        &[op, "k of [2, 3, keys, 5]", "[2, 3, 4]"],
-    );
+    message(attend(&q, &xs, &q, None), &[op, "k of [2, 3, keys, 5]", "[2, 3, 4]"]);
     let other = heads([2, 2, 4, 5], 1)?;
-    message(
-        attend(&q, &other, &other, None),
-        &[op, "k of [2, 3, keys, 5]", "[2, 2, 4, 5]"],
-    );
+    message(attend(&q, &other, &other, None), &[op, "k of [2, 3, keys, 5]", "[2, 2, 4, 5]"]);
     let one = heads([2, 1, 4, 5], 1)?;
     let error = attend(&one, &other, &other, None).unwrap_err().to_string();
-    assert!(
-        error.contains("[2, 1, keys, 5]") && !error.contains("divisor"),
-        "{error}"
-    );
+    assert!(error.contains("[2, 1, keys, 5]") && !error.contains("divisor"), "{error}");
     // In 8 bits, the number of keys is bounded by sums in i32.
     let many = |keys| {
         let (q, k) = (heads([1, 1, 1, 1], 1)?, heads([1, 1, keys, 1], 2)?);
@@ -457,16 +377,10 @@ fn mistakes_are_errors_that_say_what_is_expected() -> Result<()> {
     };
     assert_eq!(many(1 << 16)?.dims(), [1, 1, 1, 1]);
     message(many((1 << 16) + 1), &[op, "at most 65536 keys and inputs"]);
-    message(
-        attend(&q, &q, &other, None),
-        &[op, "v of [2, 3, 4, value_dim]", "[2, 2, 4, 5]"],
-    );
+    message(attend(&q, &q, &other, None), &[op, "v of [2, 3, 4, value_dim]", "[2, 2, 4, 5]"]);
     message(attend(&q, &q, &scalar, None), &[op, "v of", "[]"]);
     message(attend(&q, &scalar, &q, None), &[op, "k of", "[]"]);
-    message(
-        attend(&q, &q, &q, Some(&long)),
-        &[op, "a mask", "[2, 3, 4, 4]", "[5]"],
-    );
+    message(attend(&q, &q, &q, Some(&long)), &[op, "a mask", "[2, 3, 4, 4]", "[5]"]);
     message(attend(&q, &q, &q, Some(&ids.i((0, 0))?)), &[op, "U32"]);
     assert_eq!(q.dim(D::Minus1)?, 5);
     Ok(())

@@ -65,14 +65,10 @@ fn each_layer_is_told_in_order_with_totals() -> Result<()> {
         ControlFlow::Continue(())
     })?;
     let mut bytes = 0;
-    let expected = ORDER
-        .iter()
-        .zip(BYTES)
-        .enumerate()
-        .map(|(i, (path, of_layer))| {
-            bytes += of_layer;
-            ((*path).to_owned(), i + 1, bytes)
-        });
+    let expected = ORDER.iter().zip(BYTES).enumerate().map(|(i, (path, of_layer))| {
+        bytes += of_layer;
+        ((*path).to_owned(), i + 1, bytes)
+    });
     assert_eq!(seen, expected.collect::<Vec<_>>());
     assert_eq!(report.swapped().count(), 5);
     assert_eq!(report.bytes_before(), 544);
@@ -89,11 +85,7 @@ fn a_call_that_is_cancelled_changes_nothing() -> Result<()> {
         let mut calls = 0;
         let result = quantize_dynamic_with(&mut model, &spec(), |_| {
             calls += 1;
-            if calls == last {
-                ControlFlow::Break(())
-            } else {
-                ControlFlow::Continue(())
-            }
+            if calls == last { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
         });
         match result {
             Err(error) if error.kind() == ErrorKind::Cancelled => {

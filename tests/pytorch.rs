@@ -10,17 +10,11 @@ use common::generator;
 use serde_json::Value;
 
 fn usize_of(case: &Value, key: &str) -> usize {
-    case[key]
-        .as_u64()
-        .unwrap_or_else(|| panic!("{key} in {case}")) as usize
+    case[key].as_u64().unwrap_or_else(|| panic!("{key} in {case}")) as usize
 }
 
 fn qconfig(per_channel: bool, reduce_range: bool) -> QConfig {
-    let preset = if per_channel {
-        QConfig::per_channel()
-    } else {
-        QConfig::pytorch()
-    };
+    let preset = if per_channel { QConfig::per_channel() } else { QConfig::pytorch() };
     let QConfig::Int8 { weight, .. } = preset else {
         unreachable!("int8");
     };
@@ -88,10 +82,7 @@ fn linear_equals_torch() -> candle_dynquant::Result<()> {
         let name = case["name"].as_str().expect("a name");
         let (n, k) = (usize_of(case, "n"), usize_of(case, "k"));
         let shape = case["shape"].as_array().expect("a shape");
-        let shape: Vec<_> = shape
-            .iter()
-            .map(|d| d.as_u64().expect("a size") as usize)
-            .collect();
+        let shape: Vec<_> = shape.iter().map(|d| d.as_u64().expect("a size") as usize).collect();
         let make = |shape: &[usize], recipe: &Value| {
             Tensor::from_vec(generator::tensor(shape, recipe), shape, &Device::Cpu)
         };

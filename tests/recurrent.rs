@@ -36,10 +36,7 @@ impl Case {
             let values = generator::tensor(&shape, recipe);
             Ok((name.clone(), Tensor::from_vec(values, shape, &Device::Cpu)?))
         });
-        Ok(Self {
-            json: json.clone(),
-            tensors: tensors.collect::<Result<_>>()?,
-        })
+        Ok(Self { json: json.clone(), tensors: tensors.collect::<Result<_>>()? })
     }
 
     fn name(&self) -> &str {
@@ -59,9 +56,7 @@ impl Case {
     }
 
     fn lengths(&self) -> Option<Vec<usize>> {
-        self.json["lengths"]
-            .is_array()
-            .then(|| sizes(&self.json["lengths"]))
+        self.json["lengths"].is_array().then(|| sizes(&self.json["lengths"]))
     }
 
     fn tensor(&self, name: &str) -> Option<&Tensor> {
@@ -90,11 +85,7 @@ impl Case {
     }
 
     fn qconfig(&self) -> QConfig {
-        if self.flag("per_channel") {
-            QConfig::per_channel()
-        } else {
-            QConfig::pytorch()
-        }
+        if self.flag("per_channel") { QConfig::per_channel() } else { QConfig::pytorch() }
     }
 
     /// How the results of a layer differ from torch's.
@@ -118,10 +109,7 @@ impl Case {
 
 fn sizes(json: &Value) -> Vec<usize> {
     let sizes = json.as_array().expect("sizes");
-    sizes
-        .iter()
-        .map(|size| size.as_u64().expect("a size") as usize)
-        .collect()
+    sizes.iter().map(|size| size.as_u64().expect("a size") as usize).collect()
 }
 
 /// Any recurrent layer or cell.
@@ -189,11 +177,7 @@ fn values(tensor: &Tensor) -> Result<Vec<f32>> {
 fn beyond(got: &Tensor, expected: &[f32], bound: f32) -> Result<Option<String>> {
     let got = values(got)?;
     if got.len() != expected.len() {
-        return Ok(Some(format!(
-            "{} elements, expected {}",
-            got.len(),
-            expected.len()
-        )));
+        return Ok(Some(format!("{} elements, expected {}", got.len(), expected.len())));
     }
     let worst = got.iter().zip(expected).map(|(a, b)| (a - b).abs());
     // NaN is beyond any bound.
@@ -212,9 +196,7 @@ fn float_layers_equal_torch() -> Result<()> {
         let case = Case::new(json)?;
         let layer = Layer::load(&case)?;
         failures.extend(
-            case.faults(&layer, &fixture)?
-                .into_iter()
-                .map(|fault| format!("{fault}: {json}")),
+            case.faults(&layer, &fixture)?.into_iter().map(|fault| format!("{fault}: {json}")),
         );
     }
     report(&failures, cases.len());
@@ -234,9 +216,7 @@ fn quantized_layers_equal_torch() -> Result<()> {
         let mut layer = Layer::load(&case)?;
         quantize_dynamic(&mut layer, &QConfigSpec::default_kinds(case.qconfig()))?;
         failures.extend(
-            case.faults(&layer, &fixture)?
-                .into_iter()
-                .map(|fault| format!("{fault}: {json}")),
+            case.faults(&layer, &fixture)?.into_iter().map(|fault| format!("{fault}: {json}")),
         );
     }
     assert!(count >= 80, "{count}");
@@ -300,15 +280,9 @@ fn quantized_projections_equal_torch() -> Result<()> {
     let mut failures = Vec::new();
     for json in &cases {
         let case = Case::new(json)?;
-        let tail = if case.kind().ends_with("Cell") {
-            ""
-        } else {
-            "_l0"
-        };
+        let tail = if case.kind().ends_with("Cell") { "" } else { "_l0" };
         let projection = |name: &str| {
-            let weight = case
-                .tensor(&format!("weight_{name}{tail}"))
-                .expect("a weight");
+            let weight = case.tensor(&format!("weight_{name}{tail}")).expect("a weight");
             let bias = case.tensor(&format!("bias_{name}{tail}")).cloned();
             nn::Projection::new(weight.clone(), bias).quantize(&case.qconfig())
         };
@@ -365,9 +339,7 @@ fn per_row_rows_do_not_depend_on_their_batch_or_padding() -> Result<()> {
         let batch_axis = if case.flag("batch_first") { 0 } else { 1 };
         let together = layer.run(xs, Some(&lengths), None, None)?;
         for (sequence, length) in lengths.iter().enumerate() {
-            let alone = xs
-                .narrow(batch_axis, sequence, 1)?
-                .narrow(1 - batch_axis, 0, *length)?;
+            let alone = xs.narrow(batch_axis, sequence, 1)?.narrow(1 - batch_axis, 0, *length)?;
             for ((key, alone), (_, together)) in
                 layer.run(&alone, None, None, None)?.iter().zip(&together)
             {

@@ -24,20 +24,13 @@ fn values(tensor: &Tensor) -> Vec<f32> {
 
 fn close(a: &Tensor, b: &Tensor) {
     assert_eq!(a.dims(), b.dims());
-    let worst = values(a)
-        .iter()
-        .zip(values(b))
-        .fold(0f32, |w, (a, b)| w.max((a - b).abs()));
+    let worst = values(a).iter().zip(values(b)).fold(0f32, |w, (a, b)| w.max((a - b).abs()));
     assert!(worst < 1e-5, "{worst}");
 }
 
 #[test]
 fn states_of_every_step_are_those_of_shorter_inputs_with_a_projection() -> Result<()> {
-    let config = RecurrentConfig {
-        proj_size: 4,
-        batch_first: true,
-        ..RecurrentConfig::default()
-    };
+    let config = RecurrentConfig { proj_size: 4, batch_first: true, ..RecurrentConfig::default() };
     let vb = VarBuilder::from_varmap(&VarMap::new(), DType::F32, &Device::Cpu);
     let mut lstm = nn::LSTM::new(7, 9, config, vb)?;
     quantize_dynamic(&mut lstm, &QConfigSpec::int8().min_params(0))?;
@@ -50,10 +43,7 @@ fn states_of_every_step_are_those_of_shorter_inputs_with_a_projection() -> Resul
     return Ok(());
 
     fn zeros(batch: usize) -> Result<LSTMState> {
-        Ok(LSTMState::new(
-            randn(&[batch, 4])?.zeros_like()?,
-            randn(&[batch, 9])?.zeros_like()?,
-        ))
+        Ok(LSTMState::new(randn(&[batch, 4])?.zeros_like()?, randn(&[batch, 9])?.zeros_like()?))
     }
 }
 
@@ -70,10 +60,7 @@ fn candle_rnn_equals_candle() -> Result<()> {
         close(&ours.h, &candle.h);
         close(&ours.c, &candle.c);
     }
-    close(
-        &ours.states_to_tensor(&states)?,
-        &candle.states_to_tensor(&candle_states)?,
-    );
+    close(&ours.states_to_tensor(&states)?, &candle.states_to_tensor(&candle_states)?);
     let step = ours.step(&xs.narrow(1, 0, 1)?.squeeze(1)?, &ours.zero_state(2)?)?;
     close(&step.h, &states[0].h);
 
@@ -123,29 +110,19 @@ impl All {
 
     fn random(config: RecurrentConfig) -> Result<Self> {
         let vars = VarMap::new();
-        Self::load(
-            VarBuilder::from_varmap(&vars, DType::F32, &Device::Cpu),
-            config,
-        )
+        Self::load(VarBuilder::from_varmap(&vars, DType::F32, &Device::Cpu), config)
     }
 }
 
 #[test]
 fn all_kinds_are_swapped_by_int8_and_pytorchs_six_by_default() -> Result<()> {
-    let config = RecurrentConfig {
-        bidirectional: true,
-        num_layers: 2,
-        ..Default::default()
-    };
+    let config = RecurrentConfig { bidirectional: true, num_layers: 2, ..Default::default() };
     let float = All::random(config)?;
     let report = quantize_dynamic(&mut float.clone(), &QConfigSpec::int8().min_params(0))?;
     assert_eq!(report.swapped().count(), 6);
     assert_eq!(report.layers[0].kind, LayerKind::LSTM);
     // 2 layers in 2 directions of 4 * 9 gates.
-    assert_eq!(
-        report.layers[0].parameters,
-        2 * 36 * (7 + 9) + 2 * 36 * (18 + 9)
-    );
+    assert_eq!(report.layers[0].parameters, 2 * 36 * (7 + 9) + 2 * 36 * (18 + 9));
     let report = quantize_dynamic(&mut float.clone(), &QConfigSpec::pytorch())?;
     let left: Vec<_> = report.left().map(|layer| layer.kind.clone()).collect();
     assert_eq!(left, [LayerKind::RNN]);
@@ -155,10 +132,7 @@ fn all_kinds_are_swapped_by_int8_and_pytorchs_six_by_default() -> Result<()> {
 #[test]
 fn every_dtype_and_empty_input() -> Result<()> {
     for (bias, quantize) in [(true, false), (false, false), (true, true), (false, true)] {
-        let config = RecurrentConfig {
-            bias,
-            ..Default::default()
-        };
+        let config = RecurrentConfig { bias, ..Default::default() };
         let mut all = All::random(config)?;
         if quantize {
             quantize_dynamic(&mut all, &QConfigSpec::int8().min_params(0))?;
@@ -167,14 +141,8 @@ fn every_dtype_and_empty_input() -> Result<()> {
             let xs = randn(&[4, 2, 7])?.to_dtype(dtype)?;
             let (ys, state) = all.lstm.forward(&xs, None)?;
             let (wide, _) = all.lstm.forward(&xs.to_dtype(DType::F32)?, None)?;
-            assert_eq!(
-                (ys.dtype(), state.h.dtype(), state.c.dtype()),
-                (dtype, dtype, dtype)
-            );
-            assert_eq!(
-                difference(&values(&ys), &values(&wide.to_dtype(dtype)?)),
-                None
-            );
+            assert_eq!((ys.dtype(), state.h.dtype(), state.c.dtype()), (dtype, dtype, dtype));
+            assert_eq!(difference(&values(&ys), &values(&wide.to_dtype(dtype)?)), None);
             // A state of another dtype is taken as well.
             all.lstm.forward(&xs.to_dtype(DType::F32)?, Some(&state))?;
             assert_eq!(all.gru_cell.forward(&xs.get(0)?, None)?.dtype(), dtype);
@@ -188,16 +156,8 @@ fn every_dtype_and_empty_input() -> Result<()> {
         let xs = randn(&[3, 2, 7])?;
         let (ys, last) = all.gru.forward_lengths(&xs, &[0, 3], Some(&h))?;
         assert_eq!(values(&last.get(0)?.get(0)?), values(&h.get(0)?.get(0)?));
-        assert!(
-            values(&ys)
-                .chunks(9)
-                .step_by(2)
-                .all(|row| row.iter().all(|y| *y == 0.))
-        );
-        assert_eq!(
-            all.lstm_cell.forward(&randn(&[0, 7])?, None)?.c.dims(),
-            [0, 9]
-        );
+        assert!(values(&ys).chunks(9).step_by(2).all(|row| row.iter().all(|y| *y == 0.)));
+        assert_eq!(all.lstm_cell.forward(&randn(&[0, 7])?, None)?.c.dims(), [0, 9]);
     }
     Ok(())
 }
@@ -224,16 +184,8 @@ fn a_sequence_that_is_not_finite_touches_no_other() -> Result<()> {
         let xs = Tensor::from_vec(data, (4, 3, 7), &Device::Cpu)?;
         let (ys, _) = all.lstm.forward(&xs, None)?;
         for (index, row) in values(&ys).chunks(9).enumerate() {
-            assert_eq!(
-                row.iter().all(|y| y.is_nan()),
-                index % 3 == 1,
-                "row {index}"
-            );
-            assert_eq!(
-                row.iter().any(|y| y.is_nan()),
-                index % 3 == 1,
-                "row {index}"
-            );
+            assert_eq!(row.iter().all(|y| y.is_nan()), index % 3 == 1, "row {index}");
+            assert_eq!(row.iter().any(|y| y.is_nan()), index % 3 == 1, "row {index}");
         }
     }
     Ok(())
@@ -260,34 +212,19 @@ fn mistakes_are_errors_that_name_the_layer() -> Result<()> {
             all.lstm.forward(&randn(&[3, 2, 8])?, None),
             &["lstm", "[steps, batch, 7]", "[3, 2, 8]"],
         );
-        fails(
-            all.lstm.forward(&randn(&[7])?, None),
-            &["lstm", "[steps, 7]", "[7]"],
-        );
-        fails(
-            all.gru_cell.forward(&randn(&[2, 3, 7])?, None),
-            &["gru_cell", "[batch, 7]"],
-        );
+        fails(all.lstm.forward(&randn(&[7])?, None), &["lstm", "[steps, 7]", "[7]"]);
+        fails(all.gru_cell.forward(&randn(&[2, 3, 7])?, None), &["gru_cell", "[batch, 7]"]);
         let ints = Tensor::zeros((3, 2, 7), DType::U32, &Device::Cpu)?;
-        fails(
-            all.gru.forward(&ints, None),
-            &["gru", "f32, f16, bf16 or f64", "U32"],
-        );
+        fails(all.gru.forward(&ints, None), &["gru", "f32, f16, bf16 or f64", "U32"]);
 
         let xs = randn(&[3, 2, 7])?;
         let state = LSTMState::new(randn(&[1, 2, 9])?, randn(&[1, 3, 9])?);
-        fails(
-            all.lstm.forward(&xs, Some(&state)),
-            &["lstm", "state c", "[1, 2, 9]", "[1, 3, 9]"],
-        );
+        fails(all.lstm.forward(&xs, Some(&state)), &["lstm", "state c", "[1, 2, 9]", "[1, 3, 9]"]);
         fails(
             all.gru.forward(&xs, Some(&randn(&[2, 9])?)),
             &["gru", "state h", "[1, 2, 9]", "[2, 9]"],
         );
-        fails(
-            all.rnn_cell.forward(&xs.get(0)?, Some(&randn(&[9])?)),
-            &["rnn_cell", "[2, 9]"],
-        );
+        fails(all.rnn_cell.forward(&xs.get(0)?, Some(&randn(&[9])?)), &["rnn_cell", "[2, 9]"]);
         fails(
             all.gru.forward_lengths(&xs, &[3], None),
             &["gru", "lengths", "2 sequences", "1 lengths"],
@@ -313,18 +250,12 @@ fn mistakes_are_errors_that_name_the_layer() -> Result<()> {
         nn::GRU::new(7, 9, with(|c| c.proj_size = 3), vb.pp("decoder")),
         &["decoder: ", "proj_size", "LSTM", "3"],
     );
-    fails(
-        nn::LSTM::new(7, 9, with(|c| c.proj_size = 9), vb.clone()),
-        &["proj_size", "less than"],
-    );
+    fails(nn::LSTM::new(7, 9, with(|c| c.proj_size = 9), vb.clone()), &["proj_size", "less than"]);
     // candle's interface has no sequence without a batch, whatever the state.
     let (xs, h) = (randn(&[5, 7])?, randn(&[9])?);
     let named = ["one", "[batch, steps, 7]", "[5, 7]"];
     let one = nn::LSTM::new(7, 9, Default::default(), vb.pp("one"))?;
-    fails(
-        one.seq_init(&xs, &LSTMState::new(h.clone(), h.clone())),
-        &named,
-    );
+    fails(one.seq_init(&xs, &LSTMState::new(h.clone(), h.clone())), &named);
     let one = nn::GRU::new(7, 9, Default::default(), vb.pp("one_gru"))?;
     fails(one.seq_init(&xs, &nn::GRUState { h }), &named);
     let two = nn::LSTM::new(7, 9, with(|c| c.num_layers = 2), vb.pp("two"))?;
@@ -340,10 +271,7 @@ fn mistakes_are_errors_that_name_the_layer() -> Result<()> {
         .collect();
     let vb = VarBuilder::from_tensors(tensors, DType::F32, &Device::Cpu);
     let both = with(|c| c.bidirectional = true);
-    fails(
-        nn::LSTM::new(7, 9, both, vb.pp("two")),
-        &["two.weight_ih_l0_reverse"],
-    );
+    fails(nn::LSTM::new(7, 9, both, vb.pp("two")), &["two.weight_ih_l0_reverse"]);
     fails(
         nn::LSTM::new(8, 9, Default::default(), vb.pp("two")),
         &["two.weight_ih_l0", "[36, 8]", "[36, 7]"],
@@ -360,10 +288,7 @@ fn a_weight_that_is_not_finite_is_named() -> Result<()> {
     vars.data().lock().expect("vars")["lstm.weight_hh_l0"].set(&bad)?;
     let error = quantize_dynamic(&mut vec![lstm], &QConfigSpec::int8().min_params(0)).unwrap_err();
     let message = error.to_string();
-    assert!(
-        message.starts_with("0.weight_hh_l0: ") && message.contains("inf"),
-        "{message}"
-    );
+    assert!(message.starts_with("0.weight_hh_l0: ") && message.contains("inf"), "{message}");
     // A chain of sources, as anyhow prints it, does not repeat the message.
     assert!(std::error::Error::source(&error).is_none());
     Ok(())
@@ -423,9 +348,7 @@ fn new_parameters_are_drawn_as_pytorch_draws_them() -> Result<()> {
     // All uniform up to 1 / sqrt(25).
     let data = vars.data().lock().expect("no panic");
     for (name, var) in data.iter() {
-        let greatest = values(var)
-            .into_iter()
-            .fold(0f32, |max, x| max.max(x.abs()));
+        let greatest = values(var).into_iter().fold(0f32, |max, x| max.max(x.abs()));
         assert!((0.15..=0.2).contains(&greatest), "{name}: {greatest}");
     }
     Ok(())

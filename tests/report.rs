@@ -114,10 +114,7 @@ fn layers_that_differ_in_their_paths_only_share_a_row() {
     // A row gives the bytes of all its layers.
     let row = text.lines().find(|line| line.contains("x36"));
     let bytes = |of: fn(&candle_dynquant::LayerReport) -> usize| -> f64 {
-        let layers = report
-            .layers
-            .iter()
-            .filter(|l| l.path.contains("attention"));
+        let layers = report.layers.iter().filter(|l| l.path.contains("attention"));
         layers.map(of).sum::<usize>() as f64 / 1e3
     };
     let (before, after) = (bytes(|l| l.bytes_before), bytes(|l| l.bytes_after));
@@ -146,10 +143,7 @@ fn ranges_have_gaps_where_layers_differ() {
         "head",
     ];
     assert_eq!(rows(&text), expected, "{text}");
-    assert!(
-        text.contains("left: kept float by name \"layer.3\""),
-        "{text}"
-    );
+    assert!(text.contains("left: kept float by name \"layer.3\""), "{text}");
 }
 
 #[test]
@@ -168,20 +162,10 @@ fn numbers_are_ordered_as_numbers_and_names_as_they_come() {
         largest: nn::Linear,
     }
     let one = || linear(4, 4);
-    let model = Named {
-        ten: one(),
-        b: one(),
-        nine: one(),
-        a: one(),
-        not_a_number: one(),
-        largest: one(),
-    };
+    let model =
+        Named { ten: one(), b: one(), nine: one(), a: one(), not_a_number: one(), largest: one() };
     let text = report(model, &QConfigSpec::int8().min_params(0)).to_string();
-    assert_eq!(
-        rows(&text),
-        ["{9-10,18446744073709551615,b,a,07} x6"],
-        "{text}"
-    );
+    assert_eq!(rows(&text), ["{9-10,18446744073709551615,b,a,07} x6"], "{text}");
 }
 
 #[test]
@@ -219,10 +203,7 @@ fn embeddings_left_by_default_name_the_method_that_adds_them() {
     let text = report(model(1), &QConfigSpec::int8().min_params(0)).to_string();
     let row = text.lines().find(|line| line.contains("Embedding"));
     let row = row.expect("a row");
-    assert!(
-        row.contains("left: off by default, see `.embeddings()`"),
-        "{row}"
-    );
+    assert!(row.contains("left: off by default, see `.embeddings()`"), "{row}");
     let text = report(model(1), &QConfigSpec::int8().min_params(0).embeddings()).to_string();
     assert!(!text.contains("left:"), "{text}");
     // A kind that no rule matches has no such method.
@@ -259,13 +240,8 @@ fn a_layer_with_several_paths_shows_all_of_them() {
         layer: Vec<Arc<Attention>>,
     }
     let attention = Arc::new(model(1).layer.remove(0).attention);
-    let text = report(
-        Shared {
-            layer: vec![attention; 12],
-        },
-        &QConfigSpec::int8().min_params(0),
-    )
-    .to_string();
+    let text = report(Shared { layer: vec![attention; 12] }, &QConfigSpec::int8().min_params(0))
+        .to_string();
     let expected = ["query", "key", "value"];
     let expected = expected.map(|name| format!("layer.0.{name} = layer.{{1-11}}.{name}"));
     assert_eq!(rows(&text), expected, "{text}");
@@ -299,10 +275,7 @@ fn a_tied_weight_is_named_once() {
 fn a_report_of_nothing_is_one_line() {
     let mut empty = report(linear(2, 2), &QConfigSpec::int8().min_params(0));
     empty.layers.clear();
-    let expected = format!(
-        "0 of 0 layers swapped, weights 0 B -> 0 B, running on {}\n",
-        empty.isa
-    );
+    let expected = format!("0 of 0 layers swapped, weights 0 B -> 0 B, running on {}\n", empty.isa);
     assert_eq!(empty.to_string(), expected);
     assert_eq!(format!("{empty:#}"), expected);
 }
@@ -314,10 +287,8 @@ fn a_second_call_says_that_nothing_was_swapped_and_why() {
     let report = quantize_dynamic(&mut model, &QConfigSpec::float16()).expect("finds them");
     let text = report.to_string();
     let first = text.lines().next().expect("a line");
-    let expected = format!(
-        "0 of 10 layers swapped: 9 are quantized already, running on {}",
-        report.isa
-    );
+    let expected =
+        format!("0 of 10 layers swapped: 9 are quantized already, running on {}", report.isa);
     assert_eq!(first, expected, "{text}");
 }
 
@@ -331,11 +302,7 @@ fn a_layer_that_was_left_names_the_one_that_counts_its_weight() {
     let expected = "1: its weight is counted with 0, which holds the same memory";
     assert_eq!(notes(&text), [expected], "{text}");
     assert_eq!(left.layers[1].tied_to.as_deref(), Some("0"));
-    assert_eq!(
-        left.bytes_before(),
-        4 * 32 * 32,
-        "that of the swapped layer"
-    );
+    assert_eq!(left.bytes_before(), 4 * 32 * 32, "that of the swapped layer");
 }
 
 #[test]
@@ -405,13 +372,7 @@ fn of_many_fields_that_may_hold_more_three_are_named_first() {
     let model = |last: usize| Model {
         head: linear(4, 4),
         a: None,
-        b: Inner {
-            c: None,
-            d: Innermost {
-                e: None,
-                last: vec![Deepest { f: None }; last],
-            },
-        },
+        b: Inner { c: None, d: Innermost { e: None, last: vec![Deepest { f: None }; last] } },
     };
     for (last, fields) in [
         (0, "3 fields may hold more: a, b.c, b.d.e"),

@@ -22,23 +22,14 @@ struct Tagger {
 impl Tagger {
     fn new() -> Result<Self> {
         let linear = |rows, columns, seed| -> Result<_> {
-            Ok(nn::Linear::new(
-                (tensor(&[rows, columns], seed)? * 0.1)?,
-                None,
-            ))
+            Ok(nn::Linear::new((tensor(&[rows, columns], seed)? * 0.1)?, None))
         };
-        Ok(Self {
-            lstm: lstm(16, 16)?,
-            encoder: linear(16, 16, 7)?,
-            classifier: linear(4, 16, 8)?,
-        })
+        Ok(Self { lstm: lstm(16, 16)?, encoder: linear(16, 16, 7)?, classifier: linear(4, 16, 8)? })
     }
 
     fn forward(&self, xs: &Tensor) -> Result<Tensor> {
         let hidden = self.lstm.forward(xs, None)?.0;
-        Ok(self
-            .classifier
-            .forward(&self.encoder.forward(&hidden)?.relu()?)?)
+        Ok(self.classifier.forward(&self.encoder.forward(&hidden)?.relu()?)?)
     }
 
     /// The share of steps with the same class as in the float model.
@@ -98,11 +89,8 @@ fn every_route_leads_to_int8() -> Result<()> {
 
     // .., weight_type=QuantType.QInt8, per_channel=True, nodes_to_exclude=["classifier"])
     let mut excluding = float.clone();
-    let options = OnnxRuntimeOptions {
-        weight_type: QDType::QInt8,
-        per_channel: true,
-        ..Default::default()
-    };
+    let options =
+        OnnxRuntimeOptions { weight_type: QDType::QInt8, per_channel: true, ..Default::default() };
     let spec = QConfigSpec::all_kinds(QConfig::onnxruntime(options)).exclude(["classifier"]);
     let report = quantize_dynamic(&mut excluding, &spec)?;
     let left: Vec<_> = report.left().map(|layer| layer.path.as_str()).collect();
@@ -111,19 +99,11 @@ fn every_route_leads_to_int8() -> Result<()> {
     // Quantization("bert.yaml").fit()
     let config = TuningConfig::from_yaml(NEURAL_COMPRESSOR)?;
     let mut tuned = float.clone();
-    let outcome = tune(&mut tuned, &config, |model: &Tagger| {
-        model.agreement(&float, &xs)
-    })?;
-    assert!(
-        outcome.met && outcome.stopped == Stopped::CriterionMet,
-        "{outcome}"
-    );
+    let outcome = tune(&mut tuned, &config, |model: &Tagger| model.agreement(&float, &xs))?;
+    assert!(outcome.met && outcome.stopped == Stopped::CriterionMet, "{outcome}");
     assert_eq!((outcome.baseline, outcome.target), (1., 0.99));
     assert!(
-        outcome
-            .layers
-            .iter()
-            .any(|layer| layer.precision == LayerPrecision::Int8),
+        outcome.layers.iter().any(|layer| layer.precision == LayerPrecision::Int8),
         "{outcome}"
     );
     let lines = [3, 4, 12, 19].map(|line| format!("line {line}: "));

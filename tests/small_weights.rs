@@ -52,11 +52,7 @@ fn tensors(magnitude: f64, single: Option<usize>) -> Result<HashMap<String, Tens
     ];
     let mut tensors = HashMap::new();
     for (seed, (name, shape)) in shapes.into_iter().enumerate() {
-        let whole = scaled(
-            shape,
-            seed as u64,
-            if shape.len() == 1 { 0. } else { magnitude },
-        )?;
+        let whole = scaled(shape, seed as u64, if shape.len() == 1 { 0. } else { magnitude })?;
         let tensor = match (single, shape) {
             (Some(channel), [rows, columns]) => {
                 let good = scaled(shape, seed as u64, 0.1)?;
@@ -84,11 +80,7 @@ impl Model {
     }
 
     fn of(tensors: &HashMap<String, Tensor>) -> Result<Self> {
-        Self::load(&VarBuilder::from_tensors(
-            tensors.clone(),
-            DType::F32,
-            &Device::Cpu,
-        ))
+        Self::load(&VarBuilder::from_tensors(tensors.clone(), DType::F32, &Device::Cpu))
     }
 
     /// The output of each layer for inputs of the range of 1.
@@ -145,13 +137,8 @@ fn int8_keeps_a_small_channel_beside_large_ones() -> Result<()> {
 /// scales has enough bits.
 #[test]
 fn int8_keeps_small_activations_with_small_weights() -> Result<()> {
-    for (inputs, weights) in [
-        (1e-7, 1.),
-        (1e-30, 1.),
-        (1e-10, 1e-20),
-        (1e-36, 1.),
-        (1e-18, 1e-18),
-    ] {
+    for (inputs, weights) in [(1e-7, 1.), (1e-30, 1.), (1e-10, 1e-20), (1e-36, 1.), (1e-18, 1e-18)]
+    {
         let xs = scaled(&[7, 64], 3, inputs)?;
         let float = nn::Linear::new(scaled(&[20, 64], 4, weights)?, None);
         let mut layer = float.clone();
@@ -169,10 +156,7 @@ fn presets_of_others_keep_their_minimum_scale() -> Result<()> {
         let mut layer = nn::Linear::new(weight.clone(), None);
         quantize_dynamic(&mut layer, &QConfigSpec::preset(preset)?)?;
         let scales = layer.projection().qweight().expect("quantized").scales();
-        assert!(
-            scales.iter().all(|scale| *scale == least),
-            "{preset}: {scales:?}"
-        );
+        assert!(scales.iter().all(|scale| *scale == least), "{preset}: {scales:?}");
     }
     let table = QConfig::table();
     assert_ne!(table, table.clone().eps(f32::MIN_POSITIVE));
@@ -200,10 +184,7 @@ fn channels_of_zeros_and_of_subnormals_have_the_minimum_scale() -> Result<()> {
 #[test]
 fn small_scales_are_saved_and_loaded() -> Result<()> {
     let dir = tempfile::tempdir().expect("a folder");
-    let (float, saved) = (
-        dir.path().join("f.safetensors"),
-        dir.path().join("q.safetensors"),
-    );
+    let (float, saved) = (dir.path().join("f.safetensors"), dir.path().join("q.safetensors"));
     for single in [None, Some(3)] {
         let tensors = tensors(1e-34, single)?;
         candle_core::safetensors::save(&tensors, &float)?;
@@ -226,43 +207,24 @@ fn small_scales_are_saved_and_loaded() -> Result<()> {
 #[test]
 fn a_spec_may_name_the_minimum_scale() -> Result<()> {
     let eps = |eps: f32| QConfigSpec::new().name("head", QConfig::per_channel().eps(eps));
-    for spec in [
-        eps(f32::MIN_POSITIVE),
-        eps(1e-20),
-        int8(),
-        int8().name("head", None),
-    ] {
+    for spec in [eps(f32::MIN_POSITIVE), eps(1e-20), int8(), int8().name("head", None)] {
         assert_eq!(QConfigSpec::from_yaml(&spec.to_yaml()?)?, spec);
         assert_eq!(QConfigSpec::from_json(&spec.to_json()?)?, spec);
     }
-    assert_eq!(
-        int8().to_yaml()?,
-        "preset: int8\nembeddings: true\nmin_params: 0\n"
-    );
+    assert_eq!(int8().to_yaml()?, "preset: int8\nembeddings: true\nmin_params: 0\n");
     Ok(())
 }
 
 #[test]
 fn half_precision_counts_the_weights_of_channels_below_its_range() -> Result<()> {
-    let rows = [
-        [1e-6f32, 0., -3e-8],
-        [1e-6, 1., 1e-9],
-        [6.2e-5, 0., 0.],
-        [0., 0., 0.],
-    ];
+    let rows = [[1e-6f32, 0., -3e-8], [1e-6, 1., 1e-9], [6.2e-5, 0., 0.], [0., 0., 0.]];
     let weight = Tensor::new(&rows, &Device::Cpu)?;
     let mut model = vec![nn::Linear::new(weight.clone(), None)];
     let report = quantize_dynamic(&mut model, &QConfigSpec::float16())?;
-    assert_eq!(
-        (report.layers[0].underflowed, report.layers[0].saturated),
-        (2, 0)
-    );
+    assert_eq!((report.layers[0].underflowed, report.layers[0].saturated), (2, 0));
     let note =
         "0: 2 weights in channels below the float16 range, 6.1e-5, lost precision or became 0";
-    assert!(
-        report.to_string().lines().any(|line| line == note),
-        "{report}"
-    );
+    assert!(report.to_string().lines().any(|line| line == note), "{report}");
 
     let mut table = vec![nn::Embedding::new(weight, 3)];
     let spec = QConfigSpec::new().name("0", QConfig::float16());

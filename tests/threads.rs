@@ -28,11 +28,7 @@ impl Case {
         run: impl Fn() -> Result<Tensor> + Send + Sync + 'static,
     ) -> Result<Self> {
         let serial = pool(1).install(|| bits(&run()?))?;
-        Ok(Self {
-            name: name.into(),
-            run: Box::new(run),
-            expected: serial,
-        })
+        Ok(Self { name: name.into(), run: Box::new(run), expected: serial })
     }
 
     fn check(&self) {
@@ -78,9 +74,7 @@ fn rnn(input: usize, hidden: usize) -> Result<nn::RNN> {
     rnn(VarBuilder::from_varmap(&vars, DType::F32, &device)).map_err(candle_core::Error::wrap)?;
     // Variables have gradients, and a float layer of variables uses candle's operations.
     let vars = vars.data().lock().expect("no panic while it was locked");
-    let weights = vars
-        .iter()
-        .map(|(name, var)| (name.clone(), var.as_tensor().detach()));
+    let weights = vars.iter().map(|(name, var)| (name.clone(), var.as_tensor().detach()));
     let vb = VarBuilder::from_tensors(weights.collect(), DType::F32, &device);
     rnn(vb).map_err(candle_core::Error::wrap)
 }
@@ -100,9 +94,7 @@ fn cases() -> Result<Vec<Case>> {
 
     let wide = quantized(rnn(8, 512)?, &QConfig::int8());
     let xs = randn((1, 544, 8))?;
-    cases.push(Case::new("RNN of a wide batch, per_row", move || {
-        Ok(wide.forward(&xs, None)?.0)
-    })?);
+    cases.push(Case::new("RNN of a wide batch, per_row", move || Ok(wide.forward(&xs, None)?.0))?);
     for (batch, hidden, steps) in [(1, 256, 8), (40, 64, 3)] {
         for (preset, qconfig) in &PRESETS {
             let name = |kind| format!("{kind}, batch {batch}, {preset}");
@@ -112,20 +104,14 @@ fn cases() -> Result<Vec<Case>> {
             let (lstm, gru) = (quantized(lstm, qconfig), quantized(gru, qconfig));
             let xs = randn((steps, batch, 32))?;
             let of_gru = xs.clone();
-            cases.push(Case::new(name("LSTM"), move || {
-                Ok(lstm.forward(&xs, None)?.0)
-            })?);
-            cases.push(Case::new(name("GRU"), move || {
-                Ok(gru.forward(&of_gru, None)?.0)
-            })?);
+            cases.push(Case::new(name("LSTM"), move || Ok(lstm.forward(&xs, None)?.0))?);
+            cases.push(Case::new(name("GRU"), move || Ok(gru.forward(&of_gru, None)?.0))?);
         }
     }
     for (preset, qconfig) in &PRESETS {
         let linear = quantized(nn::Linear::new(randn((700, 512))?, None), qconfig);
         let xs = randn((48, 512))?;
-        cases.push(Case::new(format!("Linear, {preset}"), move || {
-            linear.forward(&xs)
-        })?);
+        cases.push(Case::new(format!("Linear, {preset}"), move || linear.forward(&xs))?);
     }
     let xs = randn((2, 4, 96, 32))?;
     cases.push(Case::new("attention", move || {
@@ -139,9 +125,7 @@ fn cases() -> Result<Vec<Case>> {
     })?);
     let (xs, weight) = (randn((128, 384))?, randn(384)?);
     let flat = xs.clone();
-    cases.push(Case::new("layer norm", move || {
-        ops::layer_norm(&xs, &weight, None, 1e-5)
-    })?);
+    cases.push(Case::new("layer norm", move || ops::layer_norm(&xs, &weight, None, 1e-5))?);
     let xs = flat.clone();
     cases.push(Case::new("softmax", move || ops::softmax_last_dim(&xs))?);
     cases.push(Case::new("gelu", move || ops::gelu(&flat))?);
@@ -330,12 +314,7 @@ fn where_no_thread_can_be_started_the_caller_computes_alone() {
     let child = child
         .expect("own path")
         // With one test thread the tests run on the main thread.
-        .args([
-            "child_without_threads",
-            "--exact",
-            "--nocapture",
-            "--test-threads=1",
-        ])
+        .args(["child_without_threads", "--exact", "--nocapture", "--test-threads=1"])
         .env(CHILD, "1")
         .env("CANDLE_NUM_THREADS", "4")
         .env("RAYON_NUM_THREADS", "4")
@@ -344,8 +323,5 @@ fn where_no_thread_can_be_started_the_caller_computes_alone() {
         .output()
         .expect("the child runs");
     let output = String::from_utf8_lossy(&child.stdout);
-    assert!(
-        child.status.success() && output.contains("ended without threads"),
-        "{child:?}"
-    );
+    assert!(child.status.success() && output.contains("ended without threads"), "{child:?}");
 }

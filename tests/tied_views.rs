@@ -32,10 +32,7 @@ impl Model {
 
     /// Bytes of the memories, by their addresses, that float weights and all biases are in.
     fn float_bytes(&self) -> usize {
-        let tables = self
-            .tables
-            .iter()
-            .map(|t| (t.weight_infos(), t.embeddings(), None));
+        let tables = self.tables.iter().map(|t| (t.weight_infos(), t.embeddings(), None));
         let linears = self.linears.iter();
         let linears = linears.map(|l| (l.weight_infos(), l.weight(), l.bias()));
         let mut memories = HashMap::new();
@@ -62,9 +59,7 @@ impl Model {
 }
 
 fn memory() -> Result<Tensor> {
-    let values: Vec<f32> = (0..ROWS * SIZE)
-        .map(|i| (i * 37 % 101) as f32 - 50.)
-        .collect();
+    let values: Vec<f32> = (0..ROWS * SIZE).map(|i| (i * 37 % 101) as f32 - 50.).collect();
     Ok(Tensor::from_vec(values, ROWS * SIZE, CPU)?)
 }
 
@@ -105,9 +100,7 @@ fn views_of_one_matrix_are_one_weight() -> Result<()> {
     for (case, view) in views {
         let mut model = Model::default().table(table.clone())?.linear(view);
         let report = checked(case, &mut model, &spec())?;
-        let shared = Outcome::Shared {
-            with: "linears.0".into(),
-        };
+        let shared = Outcome::Shared { with: "linears.0".into() };
         assert_eq!(outcome(&report, "tables.0"), &shared, "{case}");
         assert_eq!(report.bytes_before(), BYTES, "{case}");
         let rows = model.tables[0].forward(&Tensor::arange(0, ROWS as u32, CPU)?)?;
@@ -139,9 +132,7 @@ fn parts_of_one_memory_are_counted_by_their_size() -> Result<()> {
     let third = ROWS / 3;
     let fused = || -> Result<Model> {
         let model = Model::default().linear(part(0, third)?);
-        Ok(model
-            .linear(part(third, third)?)
-            .linear(part(2 * third, third)?))
+        Ok(model.linear(part(third, third)?).linear(part(2 * third, third)?))
     };
     let report = checked("fused", &mut fused()?, &spec())?;
     let each: Vec<_> = report.layers.iter().map(|l| l.bytes_before).collect();
@@ -169,10 +160,7 @@ fn parts_of_one_memory_are_counted_by_their_size() -> Result<()> {
 
     // Overlapping windows, one of them twice, and rows that no layer reads.
     let mut windows = Model::default().table(part(0, 20)?)?;
-    windows = windows
-        .linear(part(4, 20)?)
-        .linear(part(10, 20)?)
-        .linear(part(4, 20)?);
+    windows = windows.linear(part(4, 20)?).linear(part(10, 20)?).linear(part(4, 20)?);
     checked("windows", &mut windows.clone(), &spec())?;
     for left in 0..3 {
         let spec = spec().exclude([format!("linears.{left}")]);
@@ -209,10 +197,7 @@ fn a_bias_within_the_weights_memory_does_not_keep_it() -> Result<()> {
     let bias = flat.narrow(0, rows * SIZE, rows.min(SIZE))?;
     let weight = weight.narrow(0, 0, SIZE)?;
     let float = nn::Linear::new(weight, Some(bias));
-    let mut model = Model {
-        linears: vec![float.clone()],
-        ..Model::default()
-    };
+    let mut model = Model { linears: vec![float.clone()], ..Model::default() };
     let report = quantize_dynamic(&mut model, &spec())?;
     assert_eq!(report.bytes_before(), BYTES);
     assert_eq!(model.float_bytes(), 4 * SIZE, "a copy of the bias alone");
@@ -226,10 +211,7 @@ fn an_id_is_of_the_memory_and_of_the_part() -> Result<()> {
     let table = memory()?.reshape((ROWS, SIZE))?;
     let id = |tensor: &Tensor| WeightId::of_tensor(tensor);
     assert_eq!(id(&table), id(&table.flatten_all()?.reshape((ROWS, SIZE))?));
-    assert_eq!(
-        id(&table.narrow(0, 1, 2)?),
-        id(&table.narrow(0, 0, 3)?.narrow(0, 1, 2)?)
-    );
+    assert_eq!(id(&table.narrow(0, 1, 2)?), id(&table.narrow(0, 0, 3)?.narrow(0, 1, 2)?));
     let others = [
         table.copy()?,
         table.t()?,
@@ -250,9 +232,8 @@ fn an_id_is_of_the_memory_and_of_the_part() -> Result<()> {
     assert_ne!(row.stride(), column.t()?.stride());
     assert_eq!(id(&row), id(&column.t()?));
     // An address is not reused while a copy of it exists.
-    let of_temporaries: HashSet<_> = (0..100)
-        .map(|_| Ok(id(&table.affine(1., 1.)?)))
-        .collect::<Result<_>>()?;
+    let of_temporaries: HashSet<_> =
+        (0..100).map(|_| Ok(id(&table.affine(1., 1.)?))).collect::<Result<_>>()?;
     assert_eq!(of_temporaries.len(), 100);
     Ok(())
 }

@@ -18,11 +18,7 @@ struct Tied {
 
 fn tied() -> Tied {
     let shared = Arc::new(Toy::new());
-    Tied {
-        embedding: Arc::clone(&shared),
-        blocks: vec![Toy::new()],
-        decoder: shared,
-    }
+    Tied { embedding: Arc::clone(&shared), blocks: vec![Toy::new()], decoder: shared }
 }
 
 /// A pointer that holds a pointer.
@@ -39,10 +35,7 @@ fn an_arc_is_visited_once() {
         &["embedding: Linear", "blocks.0: Linear"],
         &["decoder = embedding"],
     );
-    let equal = Tied {
-        decoder: Arc::new(Toy::new()),
-        ..tied()
-    };
+    let equal = Tied { decoder: Arc::new(Toy::new()), ..tied() };
     assert_walks(
         "equal values behind two pointers are two layers",
         &mut { equal },
@@ -61,10 +54,7 @@ fn a_changed_arc_stays_shared_inside_and_as_it_was_outside() {
         Arc::ptr_eq(&model.embedding, &model.decoder),
         "both places point to the changed layer"
     );
-    assert!(
-        !outside.is_quantized(),
-        "a clone outside keeps the old layer"
-    );
+    assert!(!outside.is_quantized(), "a clone outside keeps the old layer");
 }
 
 #[test]
@@ -74,10 +64,7 @@ fn an_arc_under_which_nothing_changes_keeps_its_pointer() {
     let only_blocks = |path: &str| path.starts_with("blocks");
     WalkMut::over(&mut model, &mut Quantize(only_blocks)).expect("quantizes");
     assert!(model.blocks[0].is_quantized(), "a layer beside was changed");
-    assert!(
-        Arc::ptr_eq(&model.embedding, &before),
-        "embedding was replaced"
-    );
+    assert!(Arc::ptr_eq(&model.embedding, &before), "embedding was replaced");
     assert!(Arc::ptr_eq(&model.decoder, &before), "decoder was replaced");
 }
 
@@ -85,9 +72,7 @@ fn an_arc_under_which_nothing_changes_keeps_its_pointer() {
 fn arcs_within_arcs() {
     // Whichever pointer is visited first, the inner or the outer, all places agree afterwards.
     let inner = Arc::new(Toy::new());
-    let outer = Arc::new(Outer {
-        inner: Arc::clone(&inner),
-    });
+    let outer = Arc::new(Outer { inner: Arc::clone(&inner) });
     let mut inner_first = (Arc::clone(&inner), Arc::clone(&outer), Arc::clone(&outer));
     WalkMut::over(&mut inner_first, &mut Quantize(|_: &str| true)).expect("quantizes");
     assert!(inner_first.0.is_quantized(), "inner first: inner");
@@ -95,17 +80,11 @@ fn arcs_within_arcs() {
         Arc::ptr_eq(&inner_first.0, &inner_first.1.inner),
         "inner first: the outer pointer still holds the old inner one"
     );
-    assert!(
-        Arc::ptr_eq(&inner_first.1, &inner_first.2),
-        "inner first: outer"
-    );
+    assert!(Arc::ptr_eq(&inner_first.1, &inner_first.2), "inner first: outer");
 
     let mut outer_first = (Arc::clone(&outer), Arc::clone(&inner));
     WalkMut::over(&mut outer_first, &mut Quantize(|_: &str| true)).expect("quantizes");
-    assert!(
-        Arc::ptr_eq(&outer_first.0.inner, &outer_first.1),
-        "outer first"
-    );
+    assert!(Arc::ptr_eq(&outer_first.0.inner, &outer_first.1), "outer first");
     assert!(!inner.is_quantized(), "outside");
 }
 
@@ -113,11 +92,8 @@ fn arcs_within_arcs() {
 fn maps_are_walked_in_the_order_of_their_keys() {
     let names: Vec<String> = (0..100).map(|i| format!("block{i:02}")).collect();
     for _ in 0..4 {
-        let mut model: HashMap<String, Toy> = names
-            .iter()
-            .rev()
-            .map(|n| (n.clone(), Toy::new()))
-            .collect();
+        let mut model: HashMap<String, Toy> =
+            names.iter().rev().map(|n| (n.clone(), Toy::new())).collect();
         let expected: Vec<String> = names.iter().map(|n| format!("{n}: Linear")).collect();
         let expected: Vec<&str> = expected.iter().map(String::as_str).collect();
         assert_walks("map", &mut model, &expected, &[]);
@@ -129,12 +105,7 @@ fn an_error_says_where_and_changes_nothing() {
     let mut model = (Toy::new(), vec![Toy::new(), Toy::broken()]);
     let error = quantize_dynamic(&mut model, &QConfigSpec::int8().min_params(0))
         .expect_err("one is broken");
-    assert!(
-        error
-            .to_string()
-            .starts_with("1.1: unsupported qconfig: expected nothing"),
-        "{error}"
-    );
+    assert!(error.to_string().starts_with("1.1: unsupported qconfig: expected nothing"), "{error}");
     assert!(!model.0.is_quantized(), "the layers before it were changed");
 }
 
@@ -215,10 +186,7 @@ fn walks_that_disagree_are_an_error_and_change_nothing() {
         };
         let error = quantize_dynamic(&mut model, &QConfigSpec::int8().min_params(0))
             .expect_err(&format!("{mistake:?} passed"));
-        assert!(
-            error.kind() == ErrorKind::InvalidModel,
-            "{mistake:?}: {error:?}"
-        );
+        assert!(error.kind() == ErrorKind::InvalidModel, "{mistake:?}: {error:?}");
         assert!(
             error.to_string().contains(expected),
             "{mistake:?}: expected {expected:?} in {error}"

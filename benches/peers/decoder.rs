@@ -27,10 +27,7 @@ pub fn models(case: &Value) -> Result<Models> {
     let folder = Path::new(text(case, "folder")?);
     let source = Checkpoint::open(folder)?;
     let float = load(folder, &source)?;
-    let specs = [
-        ("ours", QConfigSpec::int4()),
-        ("our int8", QConfigSpec::int8()),
-    ];
+    let specs = [("ours", QConfigSpec::int4()), ("our int8", QConfigSpec::int8())];
     let mut models = Vec::new();
     for (name, spec) in specs {
         let mut model = float.clone();
@@ -89,17 +86,13 @@ fn writers(case: &Value, models: &Models, prompt: &[u32]) -> Result<Case> {
     folder.ends.clear();
     // For as long as the process, which has few cases.
     let folder: &Folder = Box::leak(Box::new(folder));
-    let config = GenerationConfig {
-        max_tokens: size(case, "write")?,
-        ..GenerationConfig::default()
-    };
+    let config =
+        GenerationConfig { max_tokens: size(case, "write")?, ..GenerationConfig::default() };
     let mut found = Case::default();
-    for ((name, plain), (_, model)) in [
-        ("ours", "our int4, no guesses"),
-        ("our int8", "our int8, no guesses"),
-    ]
-    .into_iter()
-    .zip(models)
+    for ((name, plain), (_, model)) in
+        [("ours", "our int4, no guesses"), ("our int8", "our int8, no guesses")]
+            .into_iter()
+            .zip(models)
     {
         let decoder: &Decoder = Box::leak(Box::new(Decoder::clone(model)));
         let generator: &Generator<'_> = Box::leak(Box::new(Generator::new(decoder, folder)?));

@@ -36,10 +36,7 @@ fn main() -> Result<()> {
 /// The spec `int8()` and its alternatives. Weights of a reduced range use another instruction on
 /// CPUs without VNNI.
 fn specs() -> Result<Vec<(&'static str, QConfigSpec)>> {
-    let mut specs = vec![
-        ("ours", QConfigSpec::int8()),
-        ("our bfloat16", QConfigSpec::bfloat16()),
-    ];
+    let mut specs = vec![("ours", QConfigSpec::int8()), ("our bfloat16", QConfigSpec::bfloat16())];
     if ["avx2", "avx512"].contains(&Isa::active()?.name()) {
         specs.push(("our reduce_range", QConfigSpec::int8_reduce_range()));
     }
@@ -129,10 +126,7 @@ impl Ours {
         let names = specs()?.into_iter().map(|(name, _)| name);
         let names = names.chain(attentions()?.into_iter().map(|(name, _)| name));
         Ok(Case {
-            contenders: (1..)
-                .zip(names)
-                .map(|(model, name)| (name, call(model)))
-                .collect(),
+            contenders: (1..).zip(names).map(|(model, name)| (name, call(model))).collect(),
             outputs: vec![("float", float)],
         })
     }
@@ -168,10 +162,7 @@ fn linear(mut tensors: Tensors) -> Result<Case> {
         outputs.push(("candle Q8_0", q8_0.forward(&xs)?.broadcast_add(bias)?));
         contenders.push(("candle Q8_0", module(q8_0, &xs)));
     }
-    Ok(Case {
-        contenders,
-        outputs,
-    })
+    Ok(Case { contenders, outputs })
 }
 
 fn convolution(case: &Value, mut tensors: Tensors) -> Result<Case> {
@@ -179,19 +170,11 @@ fn convolution(case: &Value, mut tensors: Tensors) -> Result<Case> {
     let (bias, padding) = (tensors.remove("bias"), size(case, "padding")?);
     let stride = size(case, "stride")?;
     if xs.rank() == 4 {
-        let config = candle_nn::Conv2dConfig {
-            padding,
-            stride,
-            ..Default::default()
-        };
+        let config = candle_nn::Conv2dConfig { padding, stride, ..Default::default() };
         let candle = candle_nn::Conv2d::new(weight, bias, config);
         return in_codes(nn::Conv2d::from(candle.clone()), candle, &xs);
     }
-    let config = candle_nn::Conv1dConfig {
-        padding,
-        stride,
-        ..Default::default()
-    };
+    let config = candle_nn::Conv1dConfig { padding, stride, ..Default::default() };
     let candle = candle_nn::Conv1d::new(weight, bias, config);
     in_codes(nn::Conv1d::from(candle.clone()), candle, &xs)
 }
@@ -212,10 +195,7 @@ fn in_codes(
         let layer = quantized(&layer, QConfigSpec::new().name("", qconfig))?;
         contenders.push((name, module(layer, xs)));
     }
-    Ok(Case {
-        contenders,
-        outputs: vec![("float", layer.forward(xs)?)],
-    })
+    Ok(Case { contenders, outputs: vec![("float", layer.forward(xs)?)] })
 }
 
 /// Weights of 4 bits in groups, and candle's products of the same bits, without their bias.
@@ -224,17 +204,11 @@ fn int4(mut tensors: Tensors) -> Result<Case> {
     let bias = take(&mut tensors, "bias")?;
     let float = nn::Linear::new(weight.clone(), Some(bias.clone()));
     let mut case = Case::default();
-    for (name, spec) in [
-        ("ours", QConfigSpec::int4()),
-        ("our int8", QConfigSpec::int8()),
-    ] {
+    for (name, spec) in [("ours", QConfigSpec::int4()), ("our int8", QConfigSpec::int8())] {
         let layer = quantized(&float, spec)?;
         case.contenders.push((name, module(layer, &xs)));
     }
-    for (name, dtype) in [
-        ("candle Q4_0", GgmlDType::Q4_0),
-        ("candle Q4_K", GgmlDType::Q4K),
-    ] {
+    for (name, dtype) in [("candle Q4_0", GgmlDType::Q4_0), ("candle Q4_K", GgmlDType::Q4K)] {
         if weight.dim(1)?.is_multiple_of(dtype.block_size()) {
             let product = QMatMul::from_qtensor(QTensor::quantize(&weight, dtype)?)?;
             let output = product.forward(&xs)?.broadcast_add(&bias)?;
@@ -265,18 +239,12 @@ fn operation(case: &Value, mut tensors: Tensors) -> Result<Case> {
             let (weight, bias) = (take(&mut tensors, "weight")?, take(&mut tensors, "bias")?);
             let candle = candle_nn::LayerNorm::new(weight.clone(), bias.clone(), 1e-12);
             let ours = move || Ok(ops::layer_norm(&xs, &weight, Some(&bias), 1e-12)?);
-            vec![
-                ("ours", contender(ours)),
-                ("candle f32", module(candle, &ys)),
-            ]
+            vec![("ours", contender(ours)), ("candle f32", module(candle, &ys))]
         }
         "attention" => attention_of(&xs, size(case, "heads")?)?,
         op => bail!("unknown operation {op}"),
     };
-    Ok(Case {
-        contenders,
-        outputs: vec![],
-    })
+    Ok(Case { contenders, outputs: vec![] })
 }
 
 /// Turns the output of three projections, `[3, batch, seq, heads * head_dim]`, into the input of
@@ -367,10 +335,7 @@ fn recurrent(case: &Value, mut tensors: Tensors) -> Result<Case> {
             _ => {}
         }
     }
-    Ok(Case {
-        contenders,
-        outputs,
-    })
+    Ok(Case { contenders, outputs })
 }
 
 #[derive(Quantizable, Clone)]

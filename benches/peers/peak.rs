@@ -82,10 +82,7 @@ fn rate<W: FnMut()>(threads: usize, work: impl Fn() -> W + Sync) -> f64 {
         let workers: Vec<_> = (0..threads).map(|_| scope.spawn(measure)).collect();
         for worker in workers {
             let rates = worker.join().expect("no panic");
-            together
-                .iter_mut()
-                .zip(rates)
-                .for_each(|(sum, rate)| *sum += rate);
+            together.iter_mut().zip(rates).for_each(|(sum, rate)| *sum += rate);
         }
     });
     together.into_iter().fold(0., f64::max)
@@ -209,11 +206,7 @@ mod instances {
     pub fn int8() -> Option<Block> {
         let available = candle_dynquant::Isa::available();
         let amx = available.iter().any(|isa| isa.name() == "amx_int8");
-        let amx = amx.then_some(Block {
-            name: "AMX",
-            operations: amx::OPERATIONS,
-            run: amx::call,
-        });
+        let amx = amx.then_some(Block { name: "AMX", operations: amx::OPERATIONS, run: amx::call });
         let avx512_vnni = has!("avx512f") && has!("avx512vnni");
         let avx512_vnni = avx512_vnni.then_some(Block {
             name: "AVX512-VNNI",

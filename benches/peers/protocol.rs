@@ -111,9 +111,7 @@ fn concurrent(contender: &Contender, threads: usize, duration: Duration) -> Resu
             Ok(())
         };
         let workers: Vec<_> = (0..threads).map(|_| scope.spawn(work)).collect();
-        workers
-            .into_iter()
-            .try_for_each(|worker| worker.join().expect("no panic"))
+        workers.into_iter().try_for_each(|worker| worker.join().expect("no panic"))
     })?;
     Ok(1e6 * start.elapsed().as_secs_f64() / calls.into_inner() as f64)
 }
@@ -129,7 +127,5 @@ pub fn size(json: &Value, key: &str) -> Result<usize> {
 }
 
 pub fn take(tensors: &mut Tensors, name: &str) -> Result<Tensor> {
-    tensors
-        .remove(name)
-        .with_context(|| format!("no tensor {name}"))
+    tensors.remove(name).with_context(|| format!("no tensor {name}"))
 }

@@ -174,9 +174,7 @@ impl Distance {
 
 /// The share of true answers.
 fn share(answers: impl Iterator<Item = bool>) -> f64 {
-    let (count, yes) = answers.fold((0, 0), |(count, yes), is| {
-        (count + 1, yes + usize::from(is))
-    });
+    let (count, yes) = answers.fold((0, 0), |(count, yes), is| (count + 1, yes + usize::from(is)));
     f64::from(yes as u32) / f64::from(count)
 }
 
@@ -187,11 +185,8 @@ impl Figures {
     /// A header, some answers, then the figures.
     pub fn text(&self, measured: &Measured<'_>, labels: &[String], batch: usize) -> String {
         let report = measured.report;
-        let answers = if measured.is_classifier {
-            classes(measured, labels)
-        } else {
-            neighbours(measured)
-        };
+        let answers =
+            if measured.is_classifier { classes(measured, labels) } else { neighbours(measured) };
         format!(
             "{}: {} texts in batches of {batch}\n{} of {} layers swapped ({}{})\n\n{answers}\n{}",
             self.model,
@@ -222,20 +217,10 @@ impl Figures {
         }
         let ms = |milliseconds| format!("{milliseconds:.2} ms");
         table.row("batch, median", ms(float.p50_ms), ms(quantized.p50_ms));
-        table.row(
-            "batch, 95th percentile",
-            ms(float.p95_ms),
-            ms(quantized.p95_ms),
-        );
-        let weights = (
-            megabytes(float.weight_bytes),
-            megabytes(quantized.weight_bytes),
-        );
+        table.row("batch, 95th percentile", ms(float.p95_ms), ms(quantized.p95_ms));
+        let weights = (megabytes(float.weight_bytes), megabytes(quantized.weight_bytes));
         table.row("weights of swapped layers", weights.0, weights.1);
-        let total = (
-            megabytes(float.total_bytes),
-            megabytes(quantized.total_bytes),
-        );
+        let total = (megabytes(float.total_bytes), megabytes(quantized.total_bytes));
         table.row("whole model", total.0, total.1);
         let profile = self.profile();
         table.finish(&format!(
@@ -281,10 +266,7 @@ fn shown(count: usize) -> impl Iterator<Item = usize> {
 }
 
 fn classes(measured: &Measured<'_>, labels: &[String]) -> String {
-    let mut out = format!(
-        "{:<60}  {:<18}  {:<18}  label\n",
-        "text", "float", "quantized"
-    );
+    let mut out = format!("{:<60}  {:<18}  {:<18}  label\n", "text", "float", "quantized");
     for i in shown(measured.texts.len()) {
         let text = &measured.texts[i];
         let [float, quantized] = [0, 1].map(|side| {

@@ -58,11 +58,7 @@ fn get(folder: &Path, id: &str, file: &str) -> Result<()> {
     let stdout = new.file_mut().try_clone().with_context(writing)?;
     let endpoint = std::env::var("HF_ENDPOINT");
     let endpoint = endpoint.as_deref().unwrap_or("https://huggingface.co");
-    let progress = if std::io::stderr().is_terminal() {
-        "--progress-bar"
-    } else {
-        "--silent"
-    };
+    let progress = if std::io::stderr().is_terminal() { "--progress-bar" } else { "--silent" };
     let token = match std::env::var("HF_TOKEN") {
         Ok(token) => {
             let token = token.escape_default();

@@ -189,9 +189,8 @@ impl Arguments for Args {
         if self.profile {
             figures.stages = profile::stages(&float, &quantized, &batches)?;
         }
-        self.common.print(&report, &figures, || {
-            figures.text(&measured, &folder.config.labels, self.batch)
-        })
+        self.common
+            .print(&report, &figures, || figures.text(&measured, &folder.config.labels, self.batch))
     }
 }
 
@@ -299,20 +298,14 @@ impl Args {
 
     /// The file given, else the labelled texts beside a classifier, else example sentences.
     fn texts(&self, folder: &Folder) -> Result<Vec<Text>> {
-        let known: &[String] = if folder.model.is_classifier() {
-            &folder.config.labels
-        } else {
-            &[]
-        };
+        let known: &[String] =
+            if folder.model.is_classifier() { &folder.config.labels } else { &[] };
         let read = |path: &Path, labelled| texts::read(path, known, labelled);
         let heldout = folder.path.join("heldout.tsv");
         match &self.texts {
             Some(path) => read(path, false),
             None if !known.is_empty() && heldout.exists() => read(&heldout, true),
-            None => read(
-                &repository().join("assets/reference/minilm_sentences.txt"),
-                false,
-            ),
+            None => read(&repository().join("assets/reference/minilm_sentences.txt"), false),
         }
     }
 }

@@ -23,9 +23,7 @@ pub fn equalized(model: &mut Bert, folder: &Folder, sentences: &[&str]) -> Resul
         // Embeddings are the mean over the tokens, with or without a pooler in the checkpoint.
         Equalization::default().unused("pooler.*")
     };
-    Ok(equalize(model, &equalization, |model| {
-        model.forward(batch)
-    })?)
+    Ok(equalize(model, &equalization, |model| model.forward(batch))?)
 }
 
 /// Quantizes a float model by its inputs on sentences, one at a time, so that no padding is
@@ -38,9 +36,7 @@ pub fn by_inputs(
 ) -> Result<Report> {
     let batches = batches(folder, sentences, 1)?;
     let report = gptq(model, &GptqConfig::new(spec), |model| {
-        batches
-            .iter()
-            .try_for_each(|batch| model.forward(batch).map(drop))
+        batches.iter().try_for_each(|batch| model.forward(batch).map(drop))
     })?;
     for Skipped { path, reason, .. } in &report.rounded {
         print::note(format_args!("{path} rounded: {reason}"));
@@ -51,11 +47,7 @@ pub fn by_inputs(
 /// The given sentences, or the default sentences, in batches.
 fn batches(folder: &Folder, sentences: &[&str], size: usize) -> Result<Vec<Batch>> {
     let default: Vec<&str> = SENTENCES.lines().collect();
-    let sentences = if sentences.is_empty() {
-        &default[..]
-    } else {
-        sentences
-    };
+    let sentences = if sentences.is_empty() { &default[..] } else { sentences };
     let (tokenizer, config) = (&folder.tokenizer, &folder.config);
     let limit = Some(config.max_position_embeddings);
     let tokens = texts::tokenize(tokenizer, config, sentences, limit)?;

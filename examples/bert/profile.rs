@@ -47,16 +47,11 @@ pub fn stages(float: &Bert, quantized: &Bert, batches: &[Batch]) -> Result<Vec<S
     let names: BTreeSet<&String> = profiles.iter().flat_map(|of| of.stages.keys()).collect();
     let of_both = |name: &String| {
         let of_models = profiles.each_ref().map(|of| of.stages.get(name));
-        stage(
-            name,
-            of_models.map(|times| times.copied().unwrap_or_default()),
-        )
+        stage(name, of_models.map(|times| times.copied().unwrap_or_default()))
     };
     let mut all: Vec<_> = names.into_iter().map(of_both).collect();
     all.sort_by(|a, b| b.quantized_ms.total_cmp(&a.quantized_ms));
-    let between = profiles
-        .each_ref()
-        .map(|profile| (BATCHES, profile.between()));
+    let between = profiles.each_ref().map(|profile| (BATCHES, profile.between()));
     all.push(stage("between the layers", between));
     Ok(all)
 }

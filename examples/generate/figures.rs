@@ -107,11 +107,7 @@ impl Figures {
             let _ = write!(text, "; {right} of {guessed} guesses were right");
         }
         if let Some(read) = self.quantized {
-            let _ = write!(
-                text,
-                "\nperplexity of {} tokens: {:.3}",
-                read.tokens, read.perplexity
-            );
+            let _ = write!(text, "\nperplexity of {} tokens: {:.3}", read.tokens, read.perplexity);
             if let Some(float) = self.float {
                 let loss = (read.perplexity / float.perplexity - 1.) * 100.;
                 let _ = write!(text, ", {:.3} in float ({loss:+.2} %)", float.perplexity);
@@ -129,15 +125,9 @@ impl Figures {
 
 /// The stages of a step, with their shares of its time.
 fn table(what: &str, times: &Times) -> String {
-    let Times {
-        ms, recorded_ms, ..
-    } = times;
+    let Times { ms, recorded_ms, .. } = times;
     let mut out = format!("\n\n{what}: {ms:.3} ms, {recorded_ms:.3} recorded");
-    let _ = write!(
-        out,
-        "\n{:<60}{:>10}{:>12}{:>8}",
-        "own time", "calls", "ms", "share"
-    );
+    let _ = write!(out, "\n{:<60}{:>10}{:>12}{:>8}", "own time", "calls", "ms", "share");
     for stage in &times.stages {
         let share = format!("{:.1} %", 100. * stage.ms / recorded_ms);
         let (name, calls, ms) = (&stage.stage, stage.calls, stage.ms);

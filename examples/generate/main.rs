@@ -242,9 +242,7 @@ impl Arguments for Args {
             Ok(print::part(part)?)
         })?;
         let length = written.tokens as usize;
-        let profile = self
-            .profile
-            .then(|| profile::steps(&generator, &prompt, config, length));
+        let profile = self.profile.then(|| profile::steps(&generator, &prompt, config, length));
         let precision = match (was_quantized, self.float) {
             (true, _) => "as stored".to_owned(),
             (false, true) => "float".to_owned(),
@@ -282,11 +280,7 @@ fn weight_bytes(model: &Decoder) -> Result<usize> {
     struct Bytes(usize);
     impl Visitor for Bytes {
         fn layer(&mut self, _: &str, layer: &dyn Layer) -> candle_dynquant::Result<()> {
-            self.0 += layer
-                .weight_infos()
-                .iter()
-                .map(|weight| weight.bytes)
-                .sum::<usize>();
+            self.0 += layer.weight_infos().iter().map(|weight| weight.bytes).sum::<usize>();
             Ok(())
         }
     }
@@ -304,11 +298,7 @@ impl Args {
     /// The sampling by the options, else by the model's author on request.
     fn sampling(&self, folder: &Folder) -> Result<Sampling> {
         let (temperature, top_p) = (0.7, 0.95);
-        let plain = Sampling {
-            temperature,
-            top_p,
-            ..Sampling::default()
-        };
+        let plain = Sampling { temperature, top_p, ..Sampling::default() };
         let offered = folder.sampling.filter(|_| self.generation_config);
         ensure!(
             offered.is_some() || !self.generation_config,

@@ -54,18 +54,11 @@ pub fn steps(
 ) -> Result<Steps> {
     let recorder = Recorder::install()?;
     let (mut of_prompt, mut of_token) = (Sums::default(), Sums::default());
-    let config = GenerationConfig {
-        drafts: 0,
-        ..config
-    };
+    let config = GenerationConfig { drafts: 0, ..config };
     for text in 0..TEXTS {
         let mut generation = generator.generate(prompt, &config)?;
         for index in 0..length {
-            let sums = if index == 0 {
-                &mut of_prompt
-            } else {
-                &mut of_token
-            };
+            let sums = if index == 0 { &mut of_prompt } else { &mut of_token };
             let mut step = || generation.next().transpose();
             if (text + index) % 2 == 0 {
                 let (piece, profile) = recorder.record(step);
@@ -80,10 +73,7 @@ pub fn steps(
             }
         }
     }
-    Ok(Steps {
-        prompt: of_prompt.means(),
-        token: (length > 1).then(|| of_token.means()),
-    })
+    Ok(Steps { prompt: of_prompt.means(), token: (length > 1).then(|| of_token.means()) })
 }
 
 impl Sums {
@@ -96,9 +86,8 @@ impl Sums {
             ms: mean(time, *count),
         };
         let stages = profile.stages.iter();
-        let mut stages: Vec<_> = stages
-            .map(|(name, (calls, time))| stage(name, *calls, *time))
-            .collect();
+        let mut stages: Vec<_> =
+            stages.map(|(name, (calls, time))| stage(name, *calls, *time)).collect();
         stages.sort_by(|a, b| b.ms.total_cmp(&a.ms));
         stages.push(stage("between the layers", *count, profile.between()));
         Times {

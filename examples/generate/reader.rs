@@ -36,10 +36,7 @@ impl Perplexity {
             count += next.len();
             tick(windows);
         }
-        Ok(Self {
-            tokens: count,
-            perplexity: (nats / count as f64).exp(),
-        })
+        Ok(Self { tokens: count, perplexity: (nats / count as f64).exp() })
     }
 }
 

@@ -84,12 +84,7 @@ impl Figures {
             threads: candle_core::utils::get_num_threads(),
             tokens: float.count,
             float: side(0, before, None, float_text),
-            quantized: side(
-                1,
-                after,
-                Some(same as f64 / float.count as f64),
-                quantized_text,
-            ),
+            quantized: side(1, after, Some(same as f64 / float.count as f64), quantized_text),
         }
     }
 }
@@ -119,19 +114,11 @@ impl Figures {
         let mut row = |name: &str, show: fn(&Side) -> String| {
             table.row(name, show(float), show(quantized));
         };
-        row("perplexity per character", |s| {
-            format!("{:.4}", s.perplexity)
-        });
+        row("perplexity per character", |s| format!("{:.4}", s.perplexity));
         row("bits per character", |s| format!("{:.4}", s.bits_per_token));
-        row("same best guess as float", |s| {
-            s.agreement.map_or_else(String::new, percent)
-        });
-        row("characters written per second", |s| {
-            format!("{:.0}", s.tokens_per_s)
-        });
-        row("characters read per second", |s| {
-            format!("{:.0}", s.scored_tokens_per_s)
-        });
+        row("same best guess as float", |s| s.agreement.map_or_else(String::new, percent));
+        row("characters written per second", |s| format!("{:.0}", s.tokens_per_s));
+        row("characters read per second", |s| format!("{:.0}", s.scored_tokens_per_s));
         row("weights of swapped layers", |s| megabytes(s.weight_bytes));
         row("whole model", |s| megabytes(s.total_bytes));
         table.finish(&format!(
@@ -186,8 +173,5 @@ fn wrap(text: &str) -> Vec<String> {
         }
         lines.push(line);
     }
-    lines
-        .iter()
-        .map(|line| line.trim_end().to_owned())
-        .collect()
+    lines.iter().map(|line| line.trim_end().to_owned()).collect()
 }

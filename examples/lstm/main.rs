@@ -128,18 +128,12 @@ impl Arguments for Args {
         let dir = self.model_dir.clone().unwrap_or_else(default);
         let folder = Folder::read(&dir, self.gru)?;
         let prompt = folder.vocab.encode("--prompt", &self.prompt)?;
-        ensure!(
-            !prompt.is_empty(),
-            "--prompt: expected at least one character, got none"
-        );
+        ensure!(!prompt.is_empty(), "--prompt: expected at least one character, got none");
         let heldout = folder.path.join("heldout.txt");
         let ids = text::read(self.text.as_ref().unwrap_or(&heldout), &folder.vocab)?;
         let streams = Streams::new(&ids, self.batch)?;
 
-        let sampling = Sampling {
-            seed: self.seed,
-            temperature: self.temperature,
-        };
+        let sampling = Sampling { seed: self.seed, temperature: self.temperature };
         if folder.is_quantized {
             return self.answer(&folder, &streams, &prompt, sampling);
         }
@@ -169,8 +163,7 @@ impl Arguments for Args {
                 float_bytes: folder.bytes,
             },
         );
-        self.common
-            .print(&report, &figures, || figures.text(&report, &self.prompt))
+        self.common.print(&report, &figures, || figures.text(&report, &self.prompt))
     }
 }
 

@@ -133,10 +133,8 @@ pub fn write(
     length: usize,
     sampling: Sampling,
 ) -> Result<[Writing; 2]> {
-    let mut generators = [
-        Generator::new(float, prompt, sampling)?,
-        Generator::new(quantized, prompt, sampling)?,
-    ];
+    let mut generators =
+        [Generator::new(float, prompt, sampling)?, Generator::new(quantized, prompt, sampling)?];
     let mut texts = [Vec::new(), Vec::new()];
     let mut times = [Vec::new(), Vec::new()];
     for number in 0..BLOCKS.max(length.div_ceil(BLOCK)) {
@@ -153,24 +151,14 @@ pub fn write(
         text
     });
     Ok([
-        Writing {
-            text: float,
-            per_s: median_per_s(&times[0]),
-        },
-        Writing {
-            text: quantized,
-            per_s: median_per_s(&times[1]),
-        },
+        Writing { text: float, per_s: median_per_s(&times[0]) },
+        Writing { text: quantized, per_s: median_per_s(&times[1]) },
     ])
 }
 
 /// The second model finds its input in the cache, so they alternate in going first.
 fn order(number: usize) -> [usize; 2] {
-    if number.is_multiple_of(2) {
-        [0, 1]
-    } else {
-        [1, 0]
-    }
+    if number.is_multiple_of(2) { [0, 1] } else { [1, 0] }
 }
 
 /// Characters per second: the median over pairs of count and time.

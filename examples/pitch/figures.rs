@@ -132,9 +132,7 @@ const COLUMNS: usize = 72;
 
 /// A row for each half tone, the highest first, and a column for some frames.
 fn picture(half_tones: &[f64]) -> String {
-    const NAMES: [&str; 12] = [
-        "C", "C#", "D", "D#", "E", "F", "F#", "G", "G#", "A", "A#", "B",
-    ];
+    const NAMES: [&str; 12] = ["C", "C#", "D", "D#", "E", "F", "F#", "G", "G#", "A", "A#", "B"];
     let columns = COLUMNS.min(half_tones.len());
     let note = |column: usize| {
         let frames = column * half_tones.len() / columns..(column + 1) * half_tones.len() / columns;
@@ -146,10 +144,7 @@ fn picture(half_tones: &[f64]) -> String {
     let [lowest, highest] = [notes.iter().min(), notes.iter().max()];
     let mut out = String::new();
     for row in (lowest.copied().unwrap_or(0)..=highest.copied().unwrap_or(0)).rev() {
-        let line: String = notes
-            .iter()
-            .map(|n| if *n == row { '█' } else { ' ' })
-            .collect();
+        let line: String = notes.iter().map(|n| if *n == row { '█' } else { ' ' }).collect();
         let name = format!("{}{}", NAMES[row % 12], row / 12 + 2);
         // Writing to a String cannot fail.
         let _ = writeln!(out, "{name:<4}{}", line.trim_end());

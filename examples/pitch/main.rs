@@ -91,11 +91,10 @@ impl Arguments for Args {
         let mut quantized = float.clone();
         let report = quantize_dynamic(&mut quantized, &spec)?;
 
-        let calls: [&dyn Fn() -> Result<Tensor>; 3] = [
-            &|| candle.forward(&frames),
-            &|| float.forward(&frames),
-            &|| quantized.forward(&frames),
-        ];
+        let calls: [&dyn Fn() -> Result<Tensor>; 3] =
+            [&|| candle.forward(&frames), &|| float.forward(&frames), &|| {
+                quantized.forward(&frames)
+            }];
         let mut progress = Progress::new("calls");
         let mut times = [const { Vec::new() }; 3];
         for _ in 0..self.timings {
@@ -118,7 +117,6 @@ impl Arguments for Args {
             [float.forward(&frames)?, quantized.forward(&frames)?],
             times.map(median),
         )?;
-        self.common
-            .print(&report, &figures, || figures.text(&sound, &report))
+        self.common.print(&report, &figures, || figures.text(&sound, &report))
     }
 }

@@ -9,22 +9,14 @@ use candle_nn::{Conv1dConfig, VarBuilder};
 pub const BINS: usize = 128;
 
 /// Input channels, output channels, taps, stride and padding of each convolution.
-const LAYERS: [[usize; 5]; 4] = [
-    [1, 32, 64, 4, 30],
-    [32, 64, 16, 4, 6],
-    [64, 96, 8, 4, 2],
-    [96, 96, 4, 2, 1],
-];
+const LAYERS: [[usize; 5]; 4] =
+    [[1, 32, 64, 4, 30], [32, 64, 16, 4, 6], [64, 96, 8, 4, 2], [96, 96, 4, 2, 1]];
 
 /// Inputs of the last layer: 96 channels of 8 positions.
 const FEATURES: usize = 96 * 8;
 
 fn config(stride: usize, padding: usize) -> Conv1dConfig {
-    Conv1dConfig {
-        stride,
-        padding,
-        ..Default::default()
-    }
+    Conv1dConfig { stride, padding, ..Default::default() }
 }
 
 /// The logits of all pitches, `[frames, BINS]`.
@@ -50,10 +42,7 @@ impl Network {
             let vb = vb.pp(format!("conv{}", i + 1));
             convs.push(nn::conv1d(from, to, taps, config(stride, padding), vb)?);
         }
-        Ok(Self {
-            convs,
-            head: nn::linear(FEATURES, BINS, vb.pp("head"))?,
-        })
+        Ok(Self { convs, head: nn::linear(FEATURES, BINS, vb.pp("head"))? })
     }
 
     pub fn forward(&self, frames: &Tensor) -> Result<Tensor> {
@@ -72,18 +61,9 @@ impl CandleNetwork {
         let mut convs = Vec::new();
         for (i, [from, to, taps, stride, padding]) in LAYERS.into_iter().enumerate() {
             let vb = vb.pp(format!("conv{}", i + 1));
-            convs.push(candle_nn::conv1d(
-                from,
-                to,
-                taps,
-                config(stride, padding),
-                vb,
-            )?);
+            convs.push(candle_nn::conv1d(from, to, taps, config(stride, padding), vb)?);
         }
-        Ok(Self {
-            convs,
-            head: candle_nn::linear(FEATURES, BINS, vb.pp("head"))?,
-        })
+        Ok(Self { convs, head: candle_nn::linear(FEATURES, BINS, vb.pp("head"))? })
     }
 
     pub fn forward(&self, frames: &Tensor) -> Result<Tensor> {

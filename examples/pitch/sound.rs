@@ -55,19 +55,13 @@ impl Sound {
                 phase += LOWEST * 2f64.powf(half_tone / 12.) / RATE as f64;
                 let harmonic = |h: f64| (TAU * phase * h).sin() / h;
                 let tone: f64 = (1..=10).map(|h| harmonic(f64::from(h))).sum();
-                noise = noise
-                    .wrapping_mul(6_364_136_223_846_793_005)
-                    .wrapping_add(1);
+                noise = noise.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
                 let noise = (noise >> 40) as f64 / (1u64 << 24) as f64 - 0.5;
                 samples.push((tone * (-1.5 * time).exp() + 0.2 * noise) as f32);
                 half_tones.push(half_tone);
             }
         }
-        Self {
-            name: format!("a melody of {} notes", NOTES.len()),
-            samples,
-            half_tones,
-        }
+        Self { name: format!("a melody of {} notes", NOTES.len()), samples, half_tones }
     }
 
     /// A WAV file of one channel at 16 kHz.
@@ -86,9 +80,7 @@ impl Sound {
                 hound::SampleFormat::Float => reader.samples().collect::<Result<_, _>>()?,
                 hound::SampleFormat::Int => {
                     let samples = reader.samples::<i32>();
-                    samples
-                        .map(|sample| Ok(sample? as f32))
-                        .collect::<Result<_>>()?
+                    samples.map(|sample| Ok(sample? as f32)).collect::<Result<_>>()?
                 }
             };
             ensure!(
@@ -96,11 +88,7 @@ impl Sound {
                 "expected at least {FRAME} finite samples, got {} samples",
                 samples.len()
             );
-            Ok(Self {
-                name: name.clone(),
-                samples,
-                half_tones: Vec::new(),
-            })
+            Ok(Self { name: name.clone(), samples, half_tones: Vec::new() })
         };
         read().with_context(|| format!("--wav {name}"))
     }
@@ -119,11 +107,7 @@ impl Sound {
             let deviation = variance.sqrt().max(1e-8);
             frames.extend(frame.iter().map(|x| (x - mean) / deviation));
         }
-        Ok(Tensor::from_vec(
-            frames,
-            (self.starts().count(), FRAME),
-            &Device::Cpu,
-        )?)
+        Ok(Tensor::from_vec(frames, (self.starts().count(), FRAME), &Device::Cpu)?)
     }
 
     /// The half tone that is played in the middle of each frame; `None` where a frame has two notes,

@@ -227,11 +227,7 @@ impl Args {
             Some(strategy) => config.strategy(strategy),
             None => config,
         };
-        Ok(if self.resume {
-            config.resume(history)
-        } else {
-            config.history(history)
-        })
+        Ok(if self.resume { config.resume(history) } else { config.history(history) })
     }
 
     /// Writes the model, loads it again, and checks that both are equal.

@@ -83,11 +83,8 @@ impl Evaluation {
         given: Option<&Path>,
         batch: usize,
     ) -> Result<Self> {
-        let labels: &[String] = if folder.model.is_classifier() {
-            &folder.config.labels
-        } else {
-            &[]
-        };
+        let labels: &[String] =
+            if folder.model.is_classifier() { &folder.config.labels } else { &[] };
         let heldout = folder.path.join("heldout.tsv");
         let texts = match given {
             Some(path) => texts::read(path, labels, false)?,
@@ -110,12 +107,7 @@ impl Evaluation {
         let tokens = texts::tokenize(tokenizer, config, &strings, None)?;
         let batches = texts::batches(&tokens, batch, config.pad_token_id)?;
         let float = answers(&folder.model, &batches)?;
-        Ok(Self {
-            metric,
-            texts,
-            batches,
-            float,
-        })
+        Ok(Self { metric, texts, batches, float })
     }
 
     /// Texts to inspect a model on.

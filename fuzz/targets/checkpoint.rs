@@ -24,12 +24,7 @@ fn folder() -> &'static TempDir {
     static FOLDER: OnceLock<TempDir> = OnceLock::new();
     FOLDER.get_or_init(|| {
         let dir = tempfile::tempdir().expect("a folder");
-        let body = [
-            &1f32.to_le_bytes()[..],
-            &2f32.to_le_bytes(),
-            &[1, 2, 3, 4, 5, 128],
-        ]
-        .concat();
+        let body = [&1f32.to_le_bytes()[..], &2f32.to_le_bytes(), &[1, 2, 3, 4, 5, 128]].concat();
         let good = file(HEADER.as_bytes(), &body);
         for (name, model) in [
             ("file", None),
@@ -53,23 +48,12 @@ pub fn run(data: &[u8]) {
     let in_folder = |name: &str| folder().path().join(name);
     let (path, name, bytes) = match first {
         b'r' => (in_folder("file"), "model.safetensors", rest.to_vec()),
-        b'i' => (
-            in_folder("index"),
-            "model.safetensors.index.json",
-            rest.to_vec(),
-        ),
+        b'i' => (in_folder("index"), "model.safetensors.index.json", rest.to_vec()),
         b'c' => (in_folder("config"), "config.json", rest.to_vec()),
         _ => {
-            let end = rest
-                .iter()
-                .position(|byte| *byte == b'\n')
-                .unwrap_or(rest.len());
+            let end = rest.iter().position(|byte| *byte == b'\n').unwrap_or(rest.len());
             let body = rest.get(end + 1..).unwrap_or_default();
-            (
-                in_folder("file"),
-                "model.safetensors",
-                file(&rest[..end], body),
-            )
+            (in_folder("file"), "model.safetensors", file(&rest[..end], body))
         }
     };
     fs::write(path.join(name), bytes).expect("writes");

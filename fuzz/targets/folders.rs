@@ -39,10 +39,7 @@ fn sample() -> &'static Sample {
             ("config.json", CONFIG.into()),
             ("vocab.json", VOCAB.into()),
             ("lstm.safetensors", safetensors(&shapes)),
-            (
-                "a.safetensors",
-                safetensors(&[("bias", &[2]), ("weight", &[2, 2])]),
-            ),
+            ("a.safetensors", safetensors(&[("bias", &[2]), ("weight", &[2, 2])])),
             ("model.safetensors.index.json", INDEX.into()),
         ]);
         for (name, bytes) in &files {

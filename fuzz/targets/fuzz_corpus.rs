@@ -9,9 +9,7 @@ use candle_dynquant_fuzz_targets::{checkpoint, folders, rules, spec, tuning};
 use candle_dynquant_support::random::Random;
 
 fn over_corpus(name: &str, run: fn(&[u8])) {
-    let folder = Path::new(env!("CARGO_MANIFEST_DIR"))
-        .join("../corpus")
-        .join(name);
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../corpus").join(name);
     let entries = fs::read_dir(&folder).unwrap_or_else(|e| panic!("{}: {e}", folder.display()));
     let entries = entries.map(|entry| {
         let path = entry.expect("an entry").path();
@@ -20,12 +18,7 @@ fn over_corpus(name: &str, run: fn(&[u8])) {
     });
     let mut entries: Vec<_> = entries.collect();
     entries.sort();
-    assert!(
-        entries.len() >= 10,
-        "{}: {}",
-        folder.display(),
-        entries.len()
-    );
+    assert!(entries.len() >= 10, "{}: {}", folder.display(), entries.len());
     for (path, data) in &entries {
         // After a panic this line is the only trace of the entry.
         println!("{}", path.display());
@@ -41,11 +34,7 @@ fn over_corpus(name: &str, run: fn(&[u8])) {
     for _ in 0..runs {
         let mut data = entries[random.below(entries.len())].1.clone();
         for _ in 0..=random.below(4) {
-            change(
-                &mut data,
-                &entries[random.below(entries.len())].1,
-                &mut random,
-            );
+            change(&mut data, &entries[random.below(entries.len())].1, &mut random);
         }
         let shown = Shown(&data);
         run(&data);

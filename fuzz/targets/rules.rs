@@ -28,19 +28,12 @@ impl Layer for Leaf {
     }
 
     fn weight_infos(&self) -> Vec<WeightInfo> {
-        let dtype = if self.quantized {
-            WeightDType::QInt8
-        } else {
-            WeightDType::F32
-        };
+        let dtype = if self.quantized { WeightDType::QInt8 } else { WeightDType::F32 };
         vec![WeightInfo::new("weight", &[self.elements, 1], dtype, 4)]
     }
 
     fn quantize(&self, _: &QConfig) -> Result<Self> {
-        Ok(Self {
-            quantized: true,
-            ..self.clone()
-        })
+        Ok(Self { quantized: true, ..self.clone() })
     }
 }
 
@@ -115,16 +108,10 @@ pub fn run(data: &[u8]) {
                 assert_eq!(&layer.path, path);
                 assert_eq!(changed(i), matches!(layer.outcome, Outcome::Swapped { .. }));
                 match &layer.outcome {
-                    Outcome::Left {
-                        reason: LeftReason::AlreadyQuantized,
-                    } => assert!(leaf.quantized),
-                    Outcome::Left {
-                        reason:
-                            LeftReason::TooSmall {
-                                parameters,
-                                min_params,
-                            },
-                    } => {
+                    Outcome::Left { reason: LeftReason::AlreadyQuantized } => {
+                        assert!(leaf.quantized)
+                    }
+                    Outcome::Left { reason: LeftReason::TooSmall { parameters, min_params } } => {
                         assert_eq!(*parameters, leaf.elements);
                         assert!(parameters < min_params);
                     }

@@ -12,13 +12,7 @@ use crate::error::{Error, Result};
 /// The tree of a text, whose length the caller has checked.
 pub(super) fn parse(text: &str) -> Result<Node> {
     let raw: &RawValue = serde_json::from_str(text).map_err(|e| malformed(text, &e))?;
-    let mut reader = Reader {
-        text,
-        at: 0,
-        line: 1,
-        column: 1,
-        values: 0,
-    };
+    let mut reader = Reader { text, at: 0, line: 1, column: 1, values: 0 };
     reader.node(raw.get(), 0)
 }
 
@@ -62,12 +56,7 @@ impl<'a> Reader<'a> {
                 _ => return Err(fault(line, column, "number out of range")),
             },
         };
-        Ok(Node {
-            line,
-            column,
-            key: String::new(),
-            value,
-        })
+        Ok(Node { line, column, key: String::new(), value })
     }
 
     fn entries(
@@ -82,11 +71,7 @@ impl<'a> Reader<'a> {
             if let Value::Text(text) = &key.value
                 && !seen.insert(text.clone())
             {
-                return Err(fault(
-                    key.line,
-                    key.column,
-                    &format!("duplicate key `{text}`"),
-                ));
+                return Err(fault(key.line, key.column, &format!("duplicate key `{text}`")));
             }
             entries.push((key, self.node(value.get(), depth)?));
         }

@@ -139,10 +139,7 @@ impl Node {
                 return Err(key.fault(message));
             }
         }
-        Ok(Map {
-            node: self,
-            entries,
-        })
+        Ok(Map { node: self, entries })
     }
 
     pub fn line(&self) -> usize {

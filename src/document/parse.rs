@@ -129,9 +129,8 @@ struct Branch<const PLACED: bool>(Value);
 impl<'de, const PLACED: bool> Deserialize<'de> for NodeTree<PLACED> {
     fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
         let (line, column, value) = if PLACED {
-            let Spanned::<Branch<PLACED>> {
-                value, referenced, ..
-            } = Deserialize::deserialize(from)?;
+            let Spanned::<Branch<PLACED>> { value, referenced, .. } =
+                Deserialize::deserialize(from)?;
             (referenced.line(), referenced.column(), value)
         } else {
             (0, 0, Branch::deserialize(from)?)

@@ -11,12 +11,7 @@ pub struct Equalization {
 
 impl Default for Equalization {
     fn default() -> Self {
-        Self {
-            alpha: 0.5,
-            pairs: Vec::new(),
-            unused: Vec::new(),
-            between_layers: false,
-        }
+        Self { alpha: 0.5, pairs: Vec::new(), unused: Vec::new(), between_layers: false }
     }
 }
 
@@ -56,9 +51,6 @@ impl Equalization {
     /// done to the output: a limit that it does not reach is not noticed.
     #[must_use]
     pub fn between_layers(self) -> Self {
-        Self {
-            between_layers: true,
-            ..self
-        }
+        Self { between_layers: true, ..self }
     }
 }

@@ -67,12 +67,8 @@ impl Visitor for Probed {
         let any = layer as &dyn Any;
         let linear = any.downcast_ref::<Linear>();
         let linear = linear.filter(|linear| linear.projection().activation().is_none());
-        let conv1d = any
-            .downcast_ref::<Conv1d>()
-            .map(|layer| layer.config().groups);
-        let conv2d = any
-            .downcast_ref::<Conv2d>()
-            .map(|layer| layer.config().groups);
+        let conv1d = any.downcast_ref::<Conv1d>().map(|layer| layer.config().groups);
+        let conv2d = any.downcast_ref::<Conv2d>().map(|layer| layer.config().groups);
         let is_convolution = conv1d.or(conv2d) == Some(1);
         let divided = linear.filter(|_| is_float).and(weights.first());
         self.places.push(ProbedLayer {
@@ -81,10 +77,7 @@ impl Visitor for Probed {
             folds: (layer.kind() == LayerKind::Linear || is_convolution) && is_float,
             is_convolution,
             divides: divided.and_then(|weight| weight.shape.first().copied()),
-            sizes: weights
-                .iter()
-                .filter_map(|w| w.shape.get(1).copied())
-                .collect(),
+            sizes: weights.iter().filter_map(|w| w.shape.get(1).copied()).collect(),
             weights: weights.into_iter().filter_map(|w| w.id).collect(),
             calls: Vec::new(),
         });
@@ -178,9 +171,7 @@ impl Probed {
                 .or_else(|| self.fault((source, &layers), &residuals, &outputs, named.is_empty()));
             match fault {
                 Some(reason) => found.left.push(Skipped::new(source.path.clone(), reason)),
-                None => found
-                    .pairs
-                    .push(EqualizedPair::new(source, &layers, &residuals)),
+                None => found.pairs.push(EqualizedPair::new(source, &layers, &residuals)),
             }
         }
         Ok(found)
@@ -347,11 +338,7 @@ impl EqualizedPair {
     fn new(source: &ProbedLayer, layers: &[&ProbedLayer], residuals: &[&ProbedLayer]) -> Self {
         let paths =
             |places: &[&ProbedLayer]| places.iter().map(|place| place.path.clone()).collect();
-        Self {
-            source: source.path.clone(),
-            layers: paths(layers),
-            residuals: paths(residuals),
-        }
+        Self { source: source.path.clone(), layers: paths(layers), residuals: paths(residuals) }
     }
 }
 

@@ -89,11 +89,8 @@ pub(super) fn fold<M: Quantizable + Clone>(model: &M, folds: &[Fold]) -> Result<
 
     let all = |paths: fn(&EqualizedPair) -> &[String]| {
         let each = folds.iter();
-        let each = each.flat_map(|fold| {
-            paths(&fold.pair)
-                .iter()
-                .map(|path| (path.as_str(), &fold.factors))
-        });
+        let each = each
+            .flat_map(|fold| paths(&fold.pair).iter().map(|path| (path.as_str(), &fold.factors)));
         each.collect::<BTreeMap<_, _>>()
     };
     let mut apply = Apply {

@@ -110,10 +110,7 @@ where
         alpha: config.alpha,
         probe,
         model: model.clone(),
-        report: EqualizeReport {
-            pairs: Vec::new(),
-            left: found.left,
-        },
+        report: EqualizeReport { pairs: Vec::new(), left: found.left },
     };
     if folding.change(found.pairs.clone())?.is_some() {
         // One of them is read by more than was seen.
@@ -210,11 +207,7 @@ fn finite(output: &Tensor) -> Result<Vec<f32>> {
         all if all.iter().all(|value| value.is_finite()) => return Ok(values),
         _ => "a NaN or an infinity",
     };
-    Err(Error::argument(
-        "output of the probe",
-        "finite numbers",
-        got,
-    ))
+    Err(Error::argument("output of the probe", "finite numbers", got))
 }
 
 /// The maximum difference, in units of the maximum element.

@@ -59,12 +59,7 @@ where
     M: Quantizable + ?Sized,
 {
     let states = places.into_iter().map(|place| {
-        let inputs = Inputs {
-            products: InputProducts::new(place.k),
-            place,
-            rows: 0,
-            fits: true,
-        };
+        let inputs = Inputs { products: InputProducts::new(place.k), place, rows: 0, fits: true };
         (inputs.place.path.clone(), inputs)
     });
     let add = move |own: &mut Inputs, inputs: &[&Tensor], _: &Tensor| own.add(isa, inputs);

@@ -14,11 +14,7 @@ pub struct GptqConfig {
 impl GptqConfig {
     /// Damping of 0.01, and 1 GiB for sums.
     pub fn new(spec: QConfigSpec) -> Self {
-        Self {
-            spec,
-            damping: 0.01,
-            memory: 1 << 30,
-        }
+        Self { spec, damping: 0.01, memory: 1 << 30 }
     }
 
     /// The damping: a share of the mean square of all inputs of the layer, which is added to the
@@ -34,10 +30,7 @@ impl GptqConfig {
     /// rounded, and named in the report.
     #[must_use]
     pub fn memory(self, bytes: usize) -> Self {
-        Self {
-            memory: bytes,
-            ..self
-        }
+        Self { memory: bytes, ..self }
     }
 
     /// Whether there may be sums for a layer of `k` inputs.

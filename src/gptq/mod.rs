@@ -97,10 +97,7 @@ where
         while !places.is_empty() {
             let rest = places.split_off(at_once(&places, config.memory));
             by_inputs.inputs = collect(model, by_inputs.isa, places, &mut run)?;
-            is_reached |= by_inputs
-                .inputs
-                .values()
-                .any(|inputs| inputs.rows > 0 || !inputs.fits);
+            is_reached |= by_inputs.inputs.values().any(|inputs| inputs.rows > 0 || !inputs.fits);
             Walk::over(model, &mut by_inputs)?;
             runs += 1;
             places = rest;
@@ -112,12 +109,7 @@ where
         Ok(std::mem::take(&mut by_inputs.layers))
     };
     let quantized = quantize_prepared(model, &config.spec, |_| ControlFlow::Continue(()), make)?;
-    Ok(GptqReport {
-        fed_back: by_inputs.fed_back,
-        rounded: by_inputs.rounded,
-        runs,
-        quantized,
-    })
+    Ok(GptqReport { fed_back: by_inputs.fed_back, rounded: by_inputs.rounded, runs, quantized })
 }
 
 /// The layers in groups whose inputs are to be known; the others are rounded.
@@ -140,11 +132,7 @@ fn places(
             Some(k) if !config.has_memory(k) => {
                 rounded.push(Skipped::new(path, format!("{LARGE}: {k} inputs")));
             }
-            Some(k) => places.push(LayerInputs {
-                path,
-                k,
-                qconfig: qconfig.clone(),
-            }),
+            Some(k) => places.push(LayerInputs { path, k, qconfig: qconfig.clone() }),
             None => rounded.push(Skipped::new(path, KIND)),
         }
     }
@@ -197,11 +185,7 @@ impl Visitor for ByInputs {
         }
         let factor = inputs.products.factor(self.isa, self.damping);
         let factor = factor.ok_or_else(|| {
-            Error::argument(
-                "damping",
-                "enough for inputs that depend on each other",
-                self.damping,
-            )
+            Error::argument("damping", "enough for inputs that depend on each other", self.damping)
         })?;
         match layer.quantize_for_boxed(&inputs.place.qconfig, &factor)? {
             None => round(path, KIND),

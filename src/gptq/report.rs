@@ -35,10 +35,7 @@ impl fmt::Display for GptqReport {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let fed_back = self.fed_back.len();
         let total = fed_back + self.rounded.len();
-        writeln!(
-            f,
-            "{fed_back} of {total} layers in groups quantized by their inputs"
-        )?;
+        writeln!(f, "{fed_back} of {total} layers in groups quantized by their inputs")?;
         for Skipped { path, reason } in &self.rounded {
             writeln!(f, "  {path} rounded: {reason}")?;
         }

@@ -103,11 +103,7 @@ pub(super) struct ActivationTotals {
 
 impl ActivationTotals {
     pub fn new(config: Option<DynamicConfig>) -> Self {
-        Self {
-            config,
-            used: [false; CODES],
-            seen: None,
-        }
+        Self { config, used: [false; CODES], seen: None }
     }
 
     /// Adds the input of a call.
@@ -169,10 +165,7 @@ impl ActivationTotals {
         let unused = |_| unused(&self.used, self.top() as usize + 1);
         let unused_codes = self.config.map(unused);
         let seen = self.seen.clone()?;
-        Some(ActivationInspection {
-            unused_codes,
-            ..seen
-        })
+        Some(ActivationInspection { unused_codes, ..seen })
     }
 }
 
@@ -184,7 +177,5 @@ fn unused(used: &[bool; CODES], count: usize) -> f64 {
 
 fn range(values: &[f32]) -> (f32, f32) {
     let extremes = (f32::INFINITY, f32::NEG_INFINITY);
-    values.iter().fold(extremes, |(min, max), value| {
-        (min.min(*value), max.max(*value))
-    })
+    values.iter().fold(extremes, |(min, max), value| (min.min(*value), max.max(*value)))
 }

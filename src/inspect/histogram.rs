@@ -15,10 +15,7 @@ pub struct Histogram {
 
 impl Default for Histogram {
     fn default() -> Self {
-        Self {
-            bound: f32::MIN_POSITIVE,
-            counts: vec![0; BINS],
-        }
+        Self { bound: f32::MIN_POSITIVE, counts: vec![0; BINS] }
     }
 }
 
@@ -59,8 +56,7 @@ impl Histogram {
         let bins = self.counts.iter().enumerate().skip(first);
         let bins = bins.take(last.map_or(0, |last| last + 1 - first));
         let half = (BINS / 2) as f32;
-        bins.map(|(bin, count)| ((bin as f32 - half + 0.5) * self.width(), *count))
-            .collect()
+        bins.map(|(bin, count)| ((bin as f32 - half + 0.5) * self.width(), *count)).collect()
     }
 }
 
@@ -71,24 +67,11 @@ mod tests {
     #[test]
     fn the_extremes_are_counted_and_what_is_not_finite_is_not() {
         let mut histogram = Histogram::default();
-        histogram.add(&[
-            f32::NAN,
-            f32::INFINITY,
-            f32::MAX,
-            f32::MIN,
-            0.,
-            -0.,
-            f32::MIN_POSITIVE,
-        ]);
+        histogram.add(&[f32::NAN, f32::INFINITY, f32::MAX, f32::MIN, 0., -0., f32::MIN_POSITIVE]);
         assert_eq!(histogram.counts.iter().sum::<u64>(), 5);
         assert_eq!(histogram.bound, 2f32.powi(127));
         assert_eq!((histogram.counts[0], histogram.counts[BINS - 1]), (1, 1));
-        assert!(
-            histogram
-                .bins()
-                .iter()
-                .all(|(middle, _)| middle.is_finite())
-        );
+        assert!(histogram.bins().iter().all(|(middle, _)| middle.is_finite()));
         assert!(Histogram::default().bins().is_empty());
     }
 }

@@ -59,11 +59,7 @@ where
             None => silent.push(path),
         }
     }
-    Ok(Observed {
-        result,
-        outputs,
-        silent,
-    })
+    Ok(Observed { result, outputs, silent })
 }
 
 /// How sensitive a model is to quantizing each of its layers, by one run of it: how far the output
@@ -195,9 +191,6 @@ where
             Ok(is_there)
         }
     }
-    let taps = |attached| Taps {
-        receivers,
-        attached,
-    };
+    let taps = |attached| Taps { receivers, attached };
     WalkMut::over_while(model, &mut taps(true), run, &mut taps(false))
 }

@@ -95,9 +95,7 @@ pub fn inspect<M: Quantizable>(
         let got = format!("{} layers, or of other names", after.len());
         return Err(Error::argument("quantized model", expected, got));
     }
-    let probes = after
-        .iter()
-        .map(|side| (side.path.clone(), Probe::new(side)));
+    let probes = after.iter().map(|side| (side.path.clone(), Probe::new(side)));
     let (expected, probes) = gathered(float, probes.collect(), Probe::of_float, &run)?;
     let expected = expected?;
     let (got, probes) = gathered(quantized, probes, Probe::of_quantized, &run)?;
@@ -116,18 +114,12 @@ pub fn inspect<M: Quantizable>(
             bits: bits(&after.infos),
             kind: after.kind,
             weights,
-            input: probe
-                .activations
-                .as_ref()
-                .and_then(ActivationTotals::finish),
+            input: probe.activations.as_ref().and_then(ActivationTotals::finish),
             output: probe.output,
             along: probe.along,
         })
     });
-    Ok(Inspection {
-        layers: layers.collect::<Result<_>>()?,
-        output,
-    })
+    Ok(Inspection { layers: layers.collect::<Result<_>>()?, output })
 }
 
 /// A layer of one of the models.
@@ -180,11 +172,7 @@ fn weights(before: &Side, after: &Side) -> Result<Vec<WeightInspection>> {
         let stored = after.stored.iter().rev();
         let mut stored = stored.filter(|weight| weight.name() == info.name);
         let stored = stored.find_map(StoredWeight::quantized)?;
-        Some(WeightInspection::new(
-            &info.name,
-            [float, quantized],
-            stored,
-        ))
+        Some(WeightInspection::new(&info.name, [float, quantized], stored))
     });
     weights.collect()
 }
@@ -240,11 +228,7 @@ impl Probe {
     fn of_quantized(&mut self, _inputs: &[&Tensor], output: &Tensor) -> Result<()> {
         let Some(expected) = self.outputs.get(self.compared) else {
             let expected = format!("the float model's {} calls", self.outputs.len());
-            return Err(Error::argument(
-                "run",
-                expected,
-                "more of the quantized one",
-            ));
+            return Err(Error::argument("run", expected, "more of the quantized one"));
         };
         self.compared += 1;
         self.along.get_or_insert_default().add(expected, output)

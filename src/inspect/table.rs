@@ -32,10 +32,7 @@ impl Inspection {
 
     pub(super) fn end_to_end(&self) -> String {
         let (db, cosine) = (decibels(&self.output), self.output.cosine());
-        format!(
-            "end to end: {db} dB, cosine {cosine:.5}, max error {:.2e}",
-            self.output.max_abs()
-        )
+        format!("end to end: {db} dB, cosine {cosine:.5}, max error {:.2e}", self.output.max_abs())
     }
 }
 

@@ -70,14 +70,8 @@ const WORDS: [(&str, LayerKind); 13] = [
 
 impl LayerKind {
     /// The six kinds that PyTorch's `quantize_dynamic` swaps by default.
-    pub(crate) const DEFAULT: [Self; 6] = [
-        Self::Linear,
-        Self::LSTM,
-        Self::GRU,
-        Self::LSTMCell,
-        Self::RNNCell,
-        Self::GRUCell,
-    ];
+    pub(crate) const DEFAULT: [Self; 6] =
+        [Self::Linear, Self::LSTM, Self::GRU, Self::LSTMCell, Self::RNNCell, Self::GRUCell];
 
     /// The seven kinds that multiply by weights: PyTorch's six and [`RNN`](Self::RNN).
     #[doc(hidden)]
@@ -114,9 +108,7 @@ impl FromStr for LayerKind {
     type Err = Error;
 
     fn from_str(word: &str) -> Result<Self> {
-        let custom = word
-            .strip_prefix("Custom(")
-            .and_then(|w| w.strip_suffix(')'));
+        let custom = word.strip_prefix("Custom(").and_then(|w| w.strip_suffix(')'));
         match custom.filter(|name| !name.is_empty()) {
             Some(name) => Ok(Self::Custom(name.to_owned().into())),
             None => lookup("kind", word, WORDS),

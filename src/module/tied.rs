@@ -89,10 +89,7 @@ impl ViewLayout {
     fn new(layout: &Layout) -> Self {
         let axes = layout.dims().iter().zip(layout.stride());
         let axes = axes.map(|(size, stride)| (*size, if *size > 1 { *stride } else { 0 }));
-        Self {
-            offset: layout.start_offset(),
-            axes: axes.collect(),
-        }
+        Self { offset: layout.start_offset(), axes: axes.collect() }
     }
 }
 

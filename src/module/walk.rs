@@ -300,11 +300,7 @@ impl<'v> Walk<'v> {
     }
 
     fn show_tensor(&mut self, tensor: &Tensor, held_by: Option<&'static str>) {
-        let field = TensorField {
-            tensor,
-            held_by,
-            strict: self.strict,
-        };
+        let field = TensorField { tensor, held_by, strict: self.strict };
         self.visitor.tensor(&self.path, field);
     }
 
@@ -402,13 +398,7 @@ impl<'v> WalkMut<'v> {
     }
 
     fn new(visitor: &'v mut dyn VisitorMut) -> Self {
-        Self {
-            path: String::new(),
-            shared: HashMap::new(),
-            puts_back: false,
-            changes: 0,
-            visitor,
-        }
+        Self { path: String::new(), shared: HashMap::new(), puts_back: false, changes: 0, visitor }
     }
 
     /// [`over`](Self::over), after which either all is changed or nothing: where it ends early, by
@@ -452,10 +442,7 @@ impl<'v> WalkMut<'v> {
     fn change<M: Quantizable + ?Sized>(
         root: &mut M,
         visitor: &mut dyn VisitorMut,
-    ) -> (
-        std::thread::Result<Result<()>>,
-        HashMap<SharedKey, Replaced>,
-    ) {
+    ) -> (std::thread::Result<Result<()>>, HashMap<SharedKey, Replaced>) {
         // After a panic the tree is looked at in the second walk only, which is there to mend it.
         let mut walk = WalkMut::new(visitor);
         let result = catch_unwind(AssertUnwindSafe(|| root.visit_mut(&mut walk)));
@@ -536,11 +523,8 @@ impl<'v> WalkMut<'v> {
         if self.changes != before {
             *shared = P::from(copy);
         }
-        let replaced = Replaced {
-            old: Box::new(old),
-            new: Box::new(shared.clone()),
-            key: shared_key(shared),
-        };
+        let replaced =
+            Replaced { old: Box::new(old), new: Box::new(shared.clone()), key: shared_key(shared) };
         self.shared.insert(key, replaced);
         Ok(())
     }

@@ -36,21 +36,13 @@ pub enum WeightDType {
 
 impl WeightDType {
     pub(crate) fn of_groups(dtype: IntType) -> Self {
-        if dtype == IntType::Int4 {
-            Self::Int4
-        } else {
-            Self::Int8
-        }
+        if dtype == IntType::Int4 { Self::Int4 } else { Self::Int8 }
     }
 
     /// The dtype of codes, or else of halves.
     pub(crate) fn of_quantized(codes: Option<QDType>, half: Option<HalfType>) -> Self {
         let of_codes = |dtype| {
-            if dtype == QDType::QInt8 {
-                Self::QInt8
-            } else {
-                Self::QUInt8
-            }
+            if dtype == QDType::QInt8 { Self::QInt8 } else { Self::QUInt8 }
         };
         let of_half = || half.map(|half| half.facts().dtype.into());
         codes.map(of_codes).or_else(of_half).unwrap_or(Self::Other)
@@ -145,20 +137,13 @@ impl WeightInfo {
     /// This weight in the memory `id`.
     #[must_use]
     pub(crate) fn held_as(self, id: WeightId) -> Self {
-        Self {
-            id: Some(id),
-            ..self
-        }
+        Self { id: Some(id), ..self }
     }
 
     /// This weight as a quantized one, `saturated` elements of which were out of range.
     #[doc(hidden)]
     #[must_use]
     pub fn quantized(self, saturated: usize) -> Self {
-        Self {
-            quantized: true,
-            saturated,
-            ..self
-        }
+        Self { quantized: true, saturated, ..self }
     }
 }

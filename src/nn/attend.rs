@@ -47,12 +47,7 @@ pub struct Attention {
 impl Attention {
     /// A layer that multiplies scores by `scale`, in float32.
     pub fn new(scale: impl Into<f64>) -> Self {
-        Self {
-            scale: scale.into(),
-            precision: Precision::Float32,
-            name: None,
-            tap: None,
-        }
+        Self { scale: scale.into(), precision: Precision::Float32, name: None, tap: None }
     }
 
     /// A layer that remembers the name it was loaded under, by which a checkpoint keeps its
@@ -186,10 +181,7 @@ impl Layer for Attention {
             let got = format!("one in {} already", self.precision);
             return Err(Error::qconfig("attention in float32", got));
         }
-        Ok(Self {
-            precision: qconfig.precision()?,
-            ..self.clone()
-        })
+        Ok(Self { precision: qconfig.precision()?, ..self.clone() })
     }
 
     fn attach(&mut self, tap: Option<Tap>) -> bool {

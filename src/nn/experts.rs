@@ -31,20 +31,12 @@ impl Expert {
     /// An expert of these layers, with the activation function SiLU.
     pub fn new(gate_proj: Linear, up_proj: Linear, down_proj: Linear) -> Self {
         let gate_proj = Some(gate_proj);
-        Self {
-            gate_proj,
-            ..Self::plain(up_proj, down_proj)
-        }
+        Self { gate_proj, ..Self::plain(up_proj, down_proj) }
     }
 
     /// An expert without a gate, with the activation function SiLU.
     pub fn plain(up_proj: Linear, down_proj: Linear) -> Self {
-        Self {
-            gate_proj: None,
-            up_proj,
-            down_proj,
-            activation: FusedActivation::Silu,
-        }
+        Self { gate_proj: None, up_proj, down_proj, activation: FusedActivation::Silu }
     }
 
     /// This expert with another activation function.
@@ -198,12 +190,8 @@ impl Experts {
         let f32s = [as_f32(xs, "experts")?, as_f32(weights, "experts")?];
         let [rows, factors] = f32s.each_ref().map(Elements::new);
         let (rows, factors) = (rows.as_slice()?, factors.as_slice()?);
-        let ys = self.by_kernels(
-            (rows, batch.iter().product()),
-            &shares,
-            factors,
-            [inputs, outputs],
-        )?;
+        let ys =
+            self.by_kernels((rows, batch.iter().product()), &shares, factors, [inputs, outputs])?;
         let ys = from_f32_vec(ys, &shape, xs.dtype())?;
         Ok(without_gradient(ys, &[xs, weights])?)
     }
@@ -236,13 +224,10 @@ impl Experts {
             share.rows.push((place / count) as u32);
             share.places.push(place as u32);
         }
-        match shares
-            .keys()
-            .find(|expert| **expert as usize >= self.0.len())
-        {
-            None => Ok((shares.into_iter())
-                .map(|(expert, share)| (expert as usize, share))
-                .collect()),
+        match shares.keys().find(|expert| **expert as usize >= self.0.len()) {
+            None => {
+                Ok((shares.into_iter()).map(|(expert, share)| (expert as usize, share)).collect())
+            }
             Some(expert) => {
                 let expected = format!("one of {}, from 0 on", self.0.len());
                 Err(Error::argument("expert", expected, expert))
@@ -335,11 +320,7 @@ impl Experts {
             let inner: Vec<_> = inner.collect();
             let lasts = some.iter().zip(&inner);
             let lasts = lasts.map(|((index, share), inner)| {
-                (
-                    self.0[*index].down_proj.projection(),
-                    &inner[..],
-                    share.rows.len(),
-                )
+                (self.0[*index].down_proj.projection(), &inner[..], share.rows.len())
             });
             let lasts: Vec<_> = lasts.collect();
             parts.extend(Projection::multiply_all::<AT_ONCE>(&lasts));

@@ -53,11 +53,7 @@ where
     {
         let mut layers = self.layers.clone();
         layers.visit_mut(walk)?;
-        Ok(Arc::new(Self {
-            layers,
-            forward: Arc::clone(&self.forward),
-            captures: self.captures,
-        }))
+        Ok(Arc::new(Self { layers, forward: Arc::clone(&self.forward), captures: self.captures }))
     }
 }
 
@@ -67,11 +63,7 @@ where
     F: 'a + Fn(&L, &Tensor, A) -> CandleResult<Tensor> + Send + Sync,
 {
     let forward = Arc::new(forward);
-    Arc::new(Over {
-        layers,
-        forward,
-        captures,
-    })
+    Arc::new(Over { layers, forward, captures })
 }
 
 /// A layer defined by a closure, call-compatible with [`candle_nn::Func`], which may hold layers.
@@ -120,11 +112,7 @@ impl<'a> Func<'a> {
         L: 'a + Quantizable + Clone + Send + Sync,
         F: 'a + Fn(&L, &Tensor) -> CandleResult<Tensor> + Send + Sync,
     {
-        let body = over(
-            layers,
-            move |layers: &L, xs: &Tensor, ()| f(layers, xs),
-            None,
-        );
+        let body = over(layers, move |layers: &L, xs: &Tensor, ()| f(layers, xs), None);
         Self { body }
     }
 }

@@ -49,11 +49,7 @@ pub struct Linear {
 impl Linear {
     /// A layer of these tensors; shapes are checked when it is used or quantized.
     pub fn new(weight: Tensor, bias: Option<Tensor>) -> Self {
-        Self {
-            projection: Projection::new(weight, bias),
-            name: None,
-            is_computed: false,
-        }
+        Self { projection: Projection::new(weight, bias), name: None, is_computed: false }
     }
 
     /// The output projection of an embedding's table, `[out_features, in_features]`, which is kept
@@ -119,15 +115,9 @@ impl Linear {
                 let error = Error::shape("load", format!("[{out_dim}, {in_dim}]"), weight.dims());
                 return Err(error.at(name.as_deref().unwrap_or("Linear")).into());
             }
-            Self {
-                name,
-                ..Self::new(weight, bias)
-            }
+            Self { name, ..Self::new(weight, bias) }
         };
-        Ok(Self {
-            is_computed: true,
-            ..layer
-        })
+        Ok(Self { is_computed: true, ..layer })
     }
 
     /// [`new`](Self::new) under candle-transformers' name.
@@ -142,10 +132,7 @@ impl Linear {
             Ok(vb.get_with_hints((out_dim, in_dim), "weight", normal)?)
         };
         let bound = 1. / (in_dim as f64).sqrt();
-        let uniform = Init::Uniform {
-            lo: -bound,
-            up: bound,
-        };
+        let uniform = Init::Uniform { lo: -bound, up: bound };
         let bias = || {
             let load = || vb.get_with_hints(out_dim, "bias", uniform);
             Ok(bias.then(load).transpose()?)
@@ -186,10 +173,7 @@ impl Linear {
     /// ```
     #[must_use]
     pub fn with_activation(self, activation: FusedActivation) -> Self {
-        Self {
-            projection: self.projection.with_activation(activation),
-            ..self
-        }
+        Self { projection: self.projection.with_activation(activation), ..self }
     }
 
     /// [`forward`](Module::forward) of several layers of one input, such as query, key and
@@ -227,11 +211,7 @@ impl Linear {
 
     /// This layer with another projection.
     fn with(&self, projection: Projection) -> Self {
-        Self {
-            projection,
-            name: self.name.clone(),
-            is_computed: self.is_computed,
-        }
+        Self { projection, name: self.name.clone(), is_computed: self.is_computed }
     }
 }
 

@@ -206,13 +206,7 @@ impl LayerNorm {
 
 impl From<candle_nn::LayerNorm> for LayerNorm {
     fn from(inner: candle_nn::LayerNorm) -> Self {
-        Self {
-            inner,
-            name: None,
-            residual: None,
-            folded: false,
-            tap: None,
-        }
+        Self { inner, name: None, residual: None, folded: false, tap: None }
     }
 }
 
@@ -382,11 +376,7 @@ pub fn layer_norm<C: Into<LayerNormConfig>>(
         }
     };
     let inner = candle_nn::layer_norm(size, config, vb)?;
-    Ok(LayerNorm {
-        name,
-        residual,
-        ..inner.into()
-    })
+    Ok(LayerNorm { name, residual, ..inner.into() })
 }
 
 /// Loads `weight` (or `gamma`) of a layer norm without a bias from `vb`.
@@ -394,10 +384,7 @@ pub fn layer_norm<C: Into<LayerNormConfig>>(
 /// # Errors
 /// When the tensor is missing or has another shape.
 pub fn layer_norm_no_bias(size: usize, eps: f64, vb: VarBuilder<'_>) -> Result<LayerNorm> {
-    let config = LayerNormConfig {
-        affine: false,
-        ..eps.into()
-    };
+    let config = LayerNormConfig { affine: false, ..eps.into() };
     layer_norm(size, config, vb)
 }
 
@@ -406,10 +393,6 @@ pub fn layer_norm_no_bias(size: usize, eps: f64, vb: VarBuilder<'_>) -> Result<L
 /// # Errors
 /// When the tensor is missing or has another shape.
 pub fn rms_norm(size: usize, eps: f64, vb: VarBuilder<'_>) -> Result<RmsNorm> {
-    let config = LayerNormConfig {
-        remove_mean: false,
-        affine: false,
-        ..eps.into()
-    };
+    let config = LayerNormConfig { remove_mean: false, affine: false, ..eps.into() };
     Ok(RmsNorm(layer_norm(size, config, vb)?))
 }

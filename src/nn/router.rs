@@ -41,10 +41,7 @@ impl Router {
     }
 
     fn from_projection(projection: Projection, name: Option<Arc<str>>) -> Self {
-        Self {
-            projection: projection.exactly(),
-            name,
-        }
+        Self { projection: projection.exactly(), name }
     }
 
     /// The `count` experts with the highest scores for each row of `xs`, of equal ones the first,

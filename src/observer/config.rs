@@ -130,10 +130,7 @@ impl CustomObserver {
         name: impl Into<Arc<str>>,
         build: impl Fn(&ObserverConfig) -> Result<Box<dyn Observer>> + Send + Sync + 'static,
     ) -> Self {
-        Self {
-            name: name.into(),
-            build: Arc::new(build),
-        }
+        Self { name: name.into(), build: Arc::new(build) }
     }
 
     /// The name of the observer.
@@ -182,18 +179,12 @@ impl ObserverKind {
 
 impl ObserverConfig {
     /// PyTorch's `default_weight_observer`: qint8, symmetric, one scale.
-    pub(crate) const PER_TENSOR: Self = Self::new(
-        ObserverKind::MinMax,
-        QDType::QInt8,
-        QScheme::PerTensorSymmetric,
-    );
+    pub(crate) const PER_TENSOR: Self =
+        Self::new(ObserverKind::MinMax, QDType::QInt8, QScheme::PerTensorSymmetric);
 
     /// PyTorch's `default_per_channel_weight_observer`: qint8, symmetric, a scale a channel.
-    pub(crate) const PER_CHANNEL: Self = Self::new(
-        ObserverKind::PerChannelMinMax,
-        QDType::QInt8,
-        QScheme::PerChannelSymmetric,
-    );
+    pub(crate) const PER_CHANNEL: Self =
+        Self::new(ObserverKind::PerChannelMinMax, QDType::QInt8, QScheme::PerChannelSymmetric);
 
     /// An observer with PyTorch's defaults for the rest: channels along axis 0, all codes, an
     /// `eps` of 2^-23.

@@ -69,17 +69,9 @@ impl QParamsFormula {
     pub fn calculate_qparams(&self, ranges: &[[f32; 2]]) -> Result<WeightQParams> {
         let (dtype, quant_range, symmetric) = match *self {
             Self::PyTorch(formula) => return formula.calculate_qparams(ranges),
-            Self::OnnxRuntime {
-                dtype,
-                quant_range,
-                symmetric,
-            } => (dtype, quant_range, symmetric),
+            Self::OnnxRuntime { dtype, quant_range, symmetric } => (dtype, quant_range, symmetric),
         };
-        let ranges = if ranges.is_empty() {
-            &[[0., 0.]]
-        } else {
-            ranges
-        };
+        let ranges = if ranges.is_empty() { &[[0., 0.]] } else { ranges };
         let qparams = ranges.iter();
         let qparams =
             qparams.map(|[min, max]| onnxruntime_weight(*min, *max, quant_range, symmetric));
@@ -120,37 +112,23 @@ impl PyTorch {
             return Err(Error::argument("quant_range", expected, got));
         }
         check_quant_range(dtype, [min, max])?;
-        let quant_range = if config.reduce_range {
-            [min.div_euclid(2), max.div_euclid(2)]
-        } else {
-            [min, max]
-        };
+        let quant_range =
+            if config.reduce_range { [min.div_euclid(2), max.div_euclid(2)] } else { [min, max] };
         check_quant_range(dtype, quant_range)?;
         let middle = match (dtype, config.quant_range) {
             (QDType::QInt8, _) => 0,
             (QDType::QUInt8, None) => 128,
             (QDType::QUInt8, Some(_)) => (quant_range[0] + quant_range[1]).div_euclid(2),
         };
-        Ok(Self {
-            dtype,
-            qscheme,
-            quant_range,
-            eps: config.eps,
-            middle,
-        })
+        Ok(Self { dtype, qscheme, quant_range, eps: config.eps, middle })
     }
 
     /// The parameters of each range; scale 1 and zero point 0 without a range, as PyTorch has them
     /// before the first tensor.
     fn calculate_qparams(&self, ranges: &[[f32; 2]]) -> Result<WeightQParams> {
-        let &Self {
-            quant_range, eps, ..
-        } = self;
+        let &Self { quant_range, eps, .. } = self;
         // Averages of far numbers may have left f32.
-        if let Some(range) = ranges
-            .iter()
-            .find(|range| !range.iter().all(|end| end.is_finite()))
-        {
+        if let Some(range) = ranges.iter().find(|range| !range.iter().all(|end| end.is_finite())) {
             let got = format!("{range:?}");
             return Err(Error::argument("observed range", "finite ends", got));
         }

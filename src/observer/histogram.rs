@@ -117,22 +117,14 @@ struct BinCounts {
 impl BinCounts {
     /// `torch.histc`.
     fn counted(values: &[f32], min: f32, max: f32, bins: usize) -> Self {
-        let (left, right) = if min == max {
-            (min - 1., max + 1.)
-        } else {
-            (min, max)
-        };
+        let (left, right) = if min == max { (min - 1., max + 1.) } else { (min, max) };
         let mut counts = vec![0u64; bins];
         for value in values {
             // Far from zero `left` and `right` may still be equal: 0 / 0 is bin 0.
             let bin = (value - left) * bins as f32 / (right - left);
             counts[(bin as usize).min(bins - 1)] += 1;
         }
-        Self {
-            counts: counts.into_iter().map(|count| count as f32).collect(),
-            min,
-            max,
-        }
+        Self { counts: counts.into_iter().map(|count| count as f32).collect(), min, max }
     }
 
     /// Adds the counts of this one to `new`, whose range includes this one's.
@@ -162,10 +154,7 @@ impl BinCounts {
         let half = 0.5 * ((self.max - self.min) / fine as f32);
         let bounds: Vec<f32> = linspace(min, max, bins + 1).collect();
         let mut counts = vec![0f32; bins];
-        for (i, left) in linspace(self.min, self.max, fine + 1)
-            .take(fine)
-            .enumerate()
-        {
+        for (i, left) in linspace(self.min, self.max, fine + 1).take(fine).enumerate() {
             let middle = left + half;
             let bin = bounds.partition_point(|bound| *bound <= middle);
             let bin = bin.saturating_sub(1).min(bins - 1);
@@ -317,13 +306,9 @@ mod tests {
     #[test]
     fn sums_equal_torch() {
         let value = |i: u32| (i * i % 97) as f32 / 7.;
-        for (count, expected) in [
-            (0, 0.),
-            (5, 4.285_714),
-            (100, 665.857_1),
-            (2_048, 14_009.143),
-            (5_003, 34_316.145),
-        ] {
+        for (count, expected) in
+            [(0, 0.), (5, 4.285_714), (100, 665.857_1), (2_048, 14_009.143), (5_003, 34_316.145)]
+        {
             let values: Vec<f32> = (0..count).map(value).collect();
             assert_eq!(sum(&values), expected, "{count}");
         }
@@ -342,9 +327,8 @@ mod tests {
             (1e-3, 1., 5, 2_936_306_399),
         ] {
             let points = (1u32..).zip(linspace(start, end, count));
-            let checksum = points.fold(0u32, |sum, (i, point)| {
-                sum.wrapping_add(point.to_bits().wrapping_mul(i))
-            });
+            let checksum = points
+                .fold(0u32, |sum, (i, point)| sum.wrapping_add(point.to_bits().wrapping_mul(i)));
             assert_eq!(checksum, expected, "{start} to {end}");
         }
     }

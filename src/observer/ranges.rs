@@ -50,11 +50,7 @@ impl Observer for RangeObserver {
             let expected = format!("{} channels, as before", self.seen.len());
             return Err(Error::shape("observe", expected, &[new.len()]));
         }
-        let joined = self
-            .seen
-            .iter()
-            .zip(new)
-            .map(|(old, new)| self.join(*old, new));
+        let joined = self.seen.iter().zip(new).map(|(old, new)| self.join(*old, new));
         self.seen = joined.collect();
         Ok(())
     }

@@ -45,11 +45,7 @@ fn axis(ch_axis: isize, rank: usize) -> Result<usize> {
         _ => rank.checked_sub(ch_axis.unsigned_abs()),
     };
     from_front.filter(|axis| *axis < rank).ok_or_else(|| {
-        Error::argument(
-            "ch_axis",
-            format!("an axis of a tensor of rank {rank}"),
-            ch_axis,
-        )
+        Error::argument("ch_axis", format!("an axis of a tensor of rank {rank}"), ch_axis)
     })
 }
 

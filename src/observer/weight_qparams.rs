@@ -93,10 +93,7 @@ impl WeightQParams {
     #[doc(hidden)]
     pub fn with_quant_range(self, quant_range: [i32; 2]) -> Result<Self> {
         check_quant_range(self.dtype, quant_range)?;
-        Ok(Self {
-            quant_range,
-            ..self
-        })
+        Ok(Self { quant_range, ..self })
     }
 
     /// These parameters with another way to make codes.

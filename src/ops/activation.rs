@@ -27,9 +27,7 @@ use crate::trace;
 pub fn activate(xs: &Tensor, activation: FusedActivation) -> Result<Tensor> {
     trace::forward!("activation");
     let candle = || composite(xs, activation);
-    fused(name(activation), [xs], candle, |isa, [xs]| {
-        kernels::activate(isa, activation.into(), xs)
-    })
+    fused(name(activation), [xs], candle, |isa, [xs]| kernels::activate(isa, activation.into(), xs))
 }
 
 fn name(activation: FusedActivation) -> &'static str {
@@ -212,11 +210,7 @@ pub fn swiglu(xs: &Tensor) -> Result<Tensor> {
     };
     let half = columns / 2;
     let gates = xs.narrow(D::Minus1, 0, half)?;
-    activate_mul(
-        &gates,
-        &xs.narrow(D::Minus1, half, half)?,
-        FusedActivation::Silu,
-    )
+    activate_mul(&gates, &xs.narrow(D::Minus1, half, half)?, FusedActivation::Silu)
 }
 
 impl Module for FusedActivation {

@@ -136,14 +136,8 @@ pub(crate) fn attend(
     let added = mask.added(OP, &sizes.scores())?;
     let operands: Vec<_> = [q, k, v].into_iter().chain(&added).collect();
     let ours = is_ours(OP, &operands)?;
-    let call = AttentionCall {
-        op: OP,
-        sizes,
-        q,
-        added,
-        causal: matches!(mask, Mask::Causal),
-        scale,
-    };
+    let call =
+        AttentionCall { op: OP, sizes, q, added, causal: matches!(mask, Mask::Causal), scale };
     if !ours && !call.is_empty()? {
         sizes::allocated(OP, &call.sizes.scores())?;
         return Ok(composite(call, k, v)?);
@@ -254,15 +248,7 @@ impl AttentionSizes {
             let expected = format!("v of [{batch}, {kv_heads}, {keys}, value_dim]");
             return Err(mismatch(OP, expected, v));
         }
-        Ok(Self {
-            batch,
-            heads,
-            kv_heads,
-            queries,
-            keys,
-            head_dim,
-            value_dim,
-        })
+        Ok(Self { batch, heads, kv_heads, queries, keys, head_dim, value_dim })
     }
 }
 
@@ -322,9 +308,7 @@ fn composite(call: AttentionCall<'_>, k: &Tensor, v: &Tensor) -> Result<Tensor> 
         None => weights.matmul(&v)?,
         Some(_) => weighted(&weights, &v, &scores.reshape(shared)?)?,
     };
-    let ys = ys
-        .reshape((batch, heads, queries, sizes.value_dim))?
-        .broadcast_div(&sum)?;
+    let ys = ys.reshape((batch, heads, queries, sizes.value_dim))?.broadcast_div(&sum)?;
     let ys = ys.to_dtype(q.dtype())?;
     // The layout of the fused result.
     ys.transpose(1, 2)?.contiguous()?.transpose(1, 2)

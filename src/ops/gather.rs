@@ -38,17 +38,11 @@ pub fn gather(xs: &Tensor, indexes: &Tensor, dim: impl Dim) -> Result<Tensor> {
         return Tensor::zeros(indexes.shape(), xs.dtype(), xs.device());
     }
     sizes::allocated("gather", indexes.dims())?;
-    let ys = if is_ours(xs, indexes, dim) {
-        of_rows(xs, indexes)?
-    } else {
-        None
-    };
+    let ys = if is_ours(xs, indexes, dim) { of_rows(xs, indexes)? } else { None };
     match ys {
         Some(ys) => Ok(ys),
         // It names the fault, too.
-        None => readable(xs)?
-            .contiguous()?
-            .gather(&readable(indexes)?.contiguous()?, dim),
+        None => readable(xs)?.contiguous()?.gather(&readable(indexes)?.contiguous()?, dim),
     }
 }
 

@@ -106,11 +106,7 @@ impl KvCache {
     /// # Ok::<(), candle_core::Error>(())
     /// ```
     pub fn with_capacity(precision: Precision, rows: usize) -> Self {
-        Self {
-            precision,
-            least: rows,
-            kept: None,
-        }
+        Self { precision, least: rows, kept: None }
     }
 
     /// The precision of the keys and values.
@@ -217,10 +213,9 @@ impl KvCache {
 
         let kept = match &mut self.kept {
             Some(kept) => kept,
-            kept @ None => kept.insert(Kept {
-                rows: KvRows::none(isa, self.precision, &new),
-                ..new
-            }),
+            kept @ None => {
+                kept.insert(Kept { rows: KvRows::none(isa, self.precision, &new), ..new })
+            }
         };
         let place = [kept.batch, kept.heads, kept.len];
         match &mut kept.rows {
@@ -377,15 +372,7 @@ impl Kept {
             );
             return Err(mismatch(ATTEND, expected, q));
         }
-        Ok(AttentionSizes {
-            batch,
-            heads,
-            kv_heads,
-            queries,
-            keys: self.len,
-            head_dim,
-            value_dim,
-        })
+        Ok(AttentionSizes { batch, heads, kv_heads, queries, keys: self.len, head_dim, value_dim })
     }
 
     fn heads_of<'a, T>(&self, [k, v]: &'a [Vec<&'a [T]>; 2]) -> [Heads<'a, T>; 2] {
@@ -402,8 +389,7 @@ impl Kept {
 }
 
 fn slices<T>(all: &[Pages<T>; 2]) -> [Vec<&[T]>; 2] {
-    all.each_ref()
-        .map(|pages| pages.iter().map(|page| &page[..]).collect())
+    all.each_ref().map(|pages| pages.iter().map(|page| &page[..]).collect())
 }
 
 fn bytes_of<T>(all: &[Pages<T>; 2]) -> usize {

@@ -104,21 +104,13 @@ fn excluding(op: &'static str, mask: &Tensor, set: bool) -> error::Result<Tensor
     let mask = readable(&compact(mask)?)?.contiguous()?;
     let excluded = Tensor::full(f32::NEG_INFINITY, mask.dims(), mask.device())?;
     let seen = excluded.zeros_like()?;
-    Ok(if set {
-        mask.where_cond(&excluded, &seen)?
-    } else {
-        mask.where_cond(&seen, &excluded)?
-    })
+    Ok(if set { mask.where_cond(&excluded, &seen)? } else { mask.where_cond(&seen, &excluded)? })
 }
 
 /// [`Mask::Causal`] as a tensor to add to scores, where the kernel does not compute.
 pub(super) fn causal(queries: usize, keys: usize, device: &Device) -> Result<Tensor> {
     let added = |(query, key): (usize, usize)| {
-        if key + queries > query + keys {
-            f32::NEG_INFINITY
-        } else {
-            0.
-        }
+        if key + queries > query + keys { f32::NEG_INFINITY } else { 0. }
     };
     let places = (0..queries).flat_map(|query| (0..keys).map(move |key| (query, key)));
     Tensor::from_iter(places.map(added), device)?.reshape((queries, keys))

@@ -145,21 +145,11 @@ pub(crate) struct NormOp<'a> {
 
 impl<'a> NormOp<'a> {
     fn layer(op: &'static str, weight: &'a Tensor, bias: Option<&'a Tensor>, eps: f64) -> Self {
-        Self {
-            op,
-            weight,
-            bias,
-            residual_weight: None,
-            eps,
-            centered: true,
-        }
+        Self { op, weight, bias, residual_weight: None, eps, centered: true }
     }
 
     fn rms(op: &'static str, weight: &'a Tensor, eps: f64) -> Self {
-        Self {
-            centered: false,
-            ..Self::layer(op, weight, None, eps)
-        }
+        Self { centered: false, ..Self::layer(op, weight, None, eps) }
     }
 
     /// The norm of `xs`, or of its sum with `residual`.
@@ -176,11 +166,7 @@ impl<'a> NormOp<'a> {
             return from_f32_vec(ys, xs.dims(), xs.dtype());
         }
         let fast = !xs.device().is_cpu() && !operands.iter().any(|tensor| tensor.track_op());
-        Ok(if fast {
-            self.candle(xs, residual)?
-        } else {
-            self.composite(xs, residual)?
-        })
+        Ok(if fast { self.candle(xs, residual)? } else { self.composite(xs, residual)? })
     }
 
     /// The norm of the sum of `xs` and `residual`, and the sum.
@@ -251,9 +237,7 @@ impl<'a> NormOp<'a> {
         let norm = kernels::Norm {
             weight: weight.as_slice()?,
             bias: bias.as_ref().map(Elements::as_slice).transpose()?,
-            residual_weight: (residual_weight.as_ref())
-                .map(Elements::as_slice)
-                .transpose()?,
+            residual_weight: (residual_weight.as_ref()).map(Elements::as_slice).transpose()?,
             eps: self.eps as f32,
             centered: self.centered,
         };

@@ -85,11 +85,7 @@ pub fn max_pool2d_with_stride(
         kernel.into(),
         stride.into(),
     );
-    Ok(from_f32_vec(
-        ys,
-        &[batch, channels, rows, columns],
-        xs.dtype(),
-    )?)
+    Ok(from_f32_vec(ys, &[batch, channels, rows, columns], xs.dtype())?)
 }
 
 /// Images of another size, each element the nearest one before it: candle's method of this name.

@@ -83,11 +83,8 @@ fn rotate(
         [_, positions, pairs] => positions * pairs,
         _ => 0,
     };
-    let (heads_of_a_row, rows_of_a_sequence) = if side_by_side {
-        (inner, outer)
-    } else {
-        (1, outer * inner)
-    };
+    let (heads_of_a_row, rows_of_a_sequence) =
+        if side_by_side { (inner, outer) } else { (1, outer * inner) };
     let (half, length) = (dim / 2, heads_of_a_row * dim);
     let candle = || candle(&xs.contiguous()?, &cos.contiguous()?, &sin.contiguous()?);
     fused(op, [xs, cos, sin], candle, |_, [xs, cos, sin]| {

@@ -68,7 +68,5 @@ pub fn softmax_last_dim(xs: &Tensor) -> Result<Tensor> {
             candle_nn::ops::softmax_last_dim(&xs.contiguous()?)
         }
     };
-    fused(op, [xs], candle, |isa, [xs]| {
-        kernels::softmax(isa, xs, columns)
-    })
+    fused(op, [xs], candle, |isa, [xs]| kernels::softmax(isa, xs, columns))
 }

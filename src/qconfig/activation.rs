@@ -56,11 +56,7 @@ pub struct DynamicConfig {
 impl DynamicConfig {
     /// PyTorch's formulas.
     pub const fn new(granularity: Granularity, reduce_range: bool) -> Self {
-        Self {
-            granularity,
-            reduce_range,
-            arithmetic: Arithmetic::PyTorch,
-        }
+        Self { granularity, reduce_range, arithmetic: Arithmetic::PyTorch }
     }
 }
 
@@ -112,18 +108,11 @@ mod tests {
             (onnx, row, onnxruntime_activation(min, max, true)),
         ];
         for (arithmetic, granularity, expected) in cases {
-            let config = DynamicConfig {
-                granularity,
-                reduce_range: true,
-                arithmetic,
-            };
+            let config = DynamicConfig { granularity, reduce_range: true, arithmetic };
             let got = kernels::DynamicConfig::from(config).qparams(min, max);
             assert_eq!(got, expected, "{arithmetic} {granularity}");
         }
-        assert_eq!(
-            DynamicConfig::new(tensor, false).to_string(),
-            "u8 per tensor"
-        );
+        assert_eq!(DynamicConfig::new(tensor, false).to_string(), "u8 per tensor");
         assert_eq!(DynamicConfig::new(row, true).to_string(), "u7 per row");
     }
 }

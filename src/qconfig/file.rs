@@ -37,13 +37,7 @@ const SINGLE_ARGUMENTS: [&str; 2] = ["averaging_constant", "bins"];
 /// Keys of weights in groups beside their dtype.
 const GROUPS: &str = "group_size, scheme";
 
-deserialize_by_read!(
-    QConfig,
-    ObserverConfig,
-    DynamicConfig,
-    GroupConfig,
-    Activations
-);
+deserialize_by_read!(QConfig, ObserverConfig, DynamicConfig, GroupConfig, Activations);
 
 /// Activations as they are written beside a weight.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -65,11 +59,7 @@ impl Activations {
 
     /// The activations beside these weights in groups.
     pub const fn of_groups(groups: GroupConfig) -> Self {
-        if groups.per_row {
-            Self::PER_ROW
-        } else {
-            Self::PER_GROUP
-        }
+        if groups.per_row { Self::PER_ROW } else { Self::PER_GROUP }
     }
 
     /// The word; empty of dynamic activations.
@@ -239,11 +229,7 @@ impl Read for ObserverConfig {
         let kind = map.read("observer", |n| n.word("an observer", observer))?;
 
         let per_row = qscheme == Some(QScheme::PerChannelAffineFloatQParams);
-        let dtype = dtype.unwrap_or(if per_row {
-            QDType::QUInt8
-        } else {
-            QDType::QInt8
-        });
+        let dtype = dtype.unwrap_or(if per_row { QDType::QUInt8 } else { QDType::QInt8 });
         let mut kind = kind.unwrap_or(match qscheme {
             Some(qscheme) if qscheme.is_per_channel() => ObserverKind::PerChannelMinMax,
             _ => ObserverKind::MinMax,
@@ -251,10 +237,7 @@ impl Read for ObserverConfig {
         let default = QScheme::integer(kind.per_channel() == Some(true), dtype == QDType::QInt8);
         let qscheme = qscheme.unwrap_or(default);
         let name = kind.name();
-        if kind
-            .per_channel()
-            .is_some_and(|needed| needed != qscheme.is_per_channel())
-        {
+        if kind.per_channel().is_some_and(|needed| needed != qscheme.is_per_channel()) {
             let at = map.get("qscheme").unwrap_or(node);
             return Err(at.fault(format!("{name} cannot be {qscheme}")));
         }
@@ -303,9 +286,7 @@ fn single_arguments(map: &Map<'_>, kind: &mut ObserverKind) -> Result<()> {
         }
         _ => "",
     };
-    map.refuse(kind.name(), |key| {
-        SINGLE_ARGUMENTS.contains(&key) && key != taken
-    })
+    map.refuse(kind.name(), |key| SINGLE_ARGUMENTS.contains(&key) && key != taken)
 }
 
 fn quant_range(node: &Node, dtype: QDType) -> Result<[i32; 2]> {

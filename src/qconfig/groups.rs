@@ -91,10 +91,7 @@ impl GroupConfig {
     };
 
     /// 8 bits, symmetric, in groups of 32.
-    pub const INT8: Self = Self {
-        dtype: IntType::Int8,
-        ..Self::INT4
-    };
+    pub const INT8: Self = Self { dtype: IntType::Int8, ..Self::INT4 };
 
     /// Bytes of a weight `[out_features, in_features]` in a checkpoint: codes, float16 scales,
     /// zero points and minimums.
@@ -106,11 +103,7 @@ impl GroupConfig {
     /// ```
     #[doc(hidden)]
     pub fn bytes(self, [n, k]: [usize; 2]) -> usize {
-        let codes = if self.dtype == IntType::Int4 {
-            n * k.div_ceil(8) * 4
-        } else {
-            n * k
-        };
+        let codes = if self.dtype == IntType::Int4 { n * k.div_ceil(8) * 4 } else { n * k };
         let zero_points = match self.scheme {
             GroupScheme::Symmetric => 0,
             GroupScheme::Affine => n.div_ceil(8) * 4,

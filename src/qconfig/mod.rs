@@ -83,9 +83,7 @@ impl QConfig {
         ("float16", Self::float16),
         ("bfloat16", Self::bfloat16),
         ("table", Self::table),
-        ("onnxruntime", || {
-            Self::onnxruntime(OnnxRuntimeOptions::DEFAULT)
-        }),
+        ("onnxruntime", || Self::onnxruntime(OnnxRuntimeOptions::DEFAULT)),
     ];
 
     /// PyTorch's names of presets, without `_qconfig`.
@@ -116,9 +114,7 @@ impl QConfig {
     /// The name of the preset that this is.
     pub(crate) fn preset_name(&self) -> Option<&'static str> {
         let mut presets = Self::NAMED.into_iter();
-        presets
-            .find(|(_, preset)| preset() == *self)
-            .map(|(name, _)| name)
+        presets.find(|(_, preset)| preset() == *self).map(|(name, _)| name)
     }
 
     /// PyTorch's `default_dynamic_qconfig`: one weight scale, one 7-bit activation scale a call.

@@ -123,10 +123,7 @@ pub(crate) fn symmetric(
     eps: f32,
 ) -> QParams {
     let magnitude = f32::max(-min.min(0.), max.max(0.));
-    QParams {
-        scale: (magnitude / (span(quant_range) / 2.)).max(eps),
-        zero_point,
-    }
+    QParams { scale: (magnitude / (span(quant_range) / 2.)).max(eps), zero_point }
 }
 
 /// Scale and zero point of values in `[min, max]` by PyTorch's affine schemes.
@@ -138,10 +135,7 @@ pub(crate) fn affine(min: f32, max: f32, quant_range: [i32; 2], eps: f32) -> QPa
     let (min, max) = (min.min(0.), max.max(0.));
     let scale = ((max - min) / span(quant_range)).max(eps);
     let steps = (min / scale).round_ties_even() as i32;
-    QParams {
-        scale,
-        zero_point: quant_min.saturating_sub(steps).clamp(quant_min, quant_max),
-    }
+    QParams { scale, zero_point: quant_min.saturating_sub(steps).clamp(quant_min, quant_max) }
 }
 
 /// Scale and float zero point of values in `[min, max]`, which need not include 0.
@@ -174,20 +168,10 @@ pub(crate) fn onnxruntime_weight(
     let (min, max) = (f64::from(min), f64::from(max));
     let scale = (max - min) / (quant_max - quant_min);
     if scale < f64::from(f32::MIN_POSITIVE) {
-        return QParams {
-            scale: 1.,
-            zero_point: 0,
-        };
+        return QParams { scale: 1., zero_point: 0 };
     }
-    let zero_point = if symmetric {
-        (quant_min + quant_max) / 2.
-    } else {
-        quant_min - min / scale
-    };
-    QParams {
-        scale: scale as f32,
-        zero_point: zero_point.round_ties_even() as i32,
-    }
+    let zero_point = if symmetric { (quant_min + quant_max) / 2. } else { quant_min - min / scale };
+    QParams { scale: scale as f32, zero_point: zero_point.round_ties_even() as i32 }
 }
 
 /// Minimum and maximum code that `onnxruntime.quantization` gives a weight.

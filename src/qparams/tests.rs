@@ -44,12 +44,7 @@ fn weights_scales_are_those_of_the_stretched_range() {
         (-2.55, -0.5, [-128, 127], params(0.01, 127)),
         (0., 0., [-128, 127], params(EPS, -128)),
         // Far below the minimum code, and no overflow.
-        (
-            f32::MIN / 2.,
-            0.,
-            [-128, 127],
-            params(f32::MIN / -510., 127),
-        ),
+        (f32::MIN / 2., 0., [-128, 127], params(f32::MIN / -510., 127)),
     ];
     for (min, max, range, expected) in affine_cases {
         let got = affine(min, max, range, EPS);
@@ -104,15 +99,7 @@ fn codes_are_rounded_half_to_even_and_clamped() {
     use Rounding::{Divide, Multiply};
     let codes = |x, scale, zero, range, rounding| quantize(&[x], scale, zero, range, rounding)[0];
     for rounding in [Multiply, Divide] {
-        let values = [
-            -50.,
-            0.,
-            0.75,
-            1.25,
-            1000.,
-            f32::NEG_INFINITY,
-            f32::INFINITY,
-        ];
+        let values = [-50., 0., 0.75, 1.25, 1000., f32::NEG_INFINITY, f32::INFINITY];
         let got = quantize(&values, 0.5, 100, [0, 255], rounding);
         assert_eq!(got, [0, 100, 102, 102, 255, 0, 255], "{rounding:?}");
         assert_eq!(codes(3., 1., -128, [-128, 127], rounding), -125);
@@ -193,10 +180,7 @@ fn per_row_keeps_zero_exact_and_ends_in_range() {
             for end in [min.min(0.), max.max(0.)] {
                 let code = end.mul_add(1. / q.scale, q.zero_point as f32);
                 let slack = 0.51;
-                assert!(
-                    code > -slack && code < top as f32 + slack,
-                    "{min} {max}: {code}"
-                );
+                assert!(code > -slack && code < top as f32 + slack, "{min} {max}: {code}");
             }
         }
     }

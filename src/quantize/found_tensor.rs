@@ -13,11 +13,7 @@ impl FoundTensor {
     /// The tensor, if it is a float one that reaches along two or more dimensions, or a view of
     /// more: norms and biases are vectors, and indexes and masks are integers.
     pub fn new(path: &str, field: TensorField<'_>) -> Option<Self> {
-        let TensorField {
-            tensor,
-            held_by,
-            strict,
-        } = field;
+        let TensorField { tensor, held_by, strict } = field;
         let info = WeightInfo::of_float("", tensor);
         if info.dtype == WeightDType::Other && tensor.dtype() != DType::F8E4M3 {
             return None;
@@ -25,12 +21,7 @@ impl FoundTensor {
         let memory = info.id.as_ref().and_then(WeightId::memory_bytes);
         let is_view = memory.is_some_and(|all| keeps_more(info.bytes, all));
         let is_held = is_matrix(&info.shape) && info.bytes > 0 || is_view;
-        is_held.then(|| Self {
-            path: path.to_owned(),
-            held_by,
-            strict,
-            info,
-        })
+        is_held.then(|| Self { path: path.to_owned(), held_by, strict, info })
     }
 }
 

@@ -170,9 +170,7 @@ fn reason(type_name: &str) -> Option<HiddenReason> {
         match token {
             "&" | "*" => borrowed = true,
             "dyn" => {
-                let held = tokens
-                    .find(|token| token.contains("::"))
-                    .unwrap_or_default();
+                let held = tokens.find(|token| token.contains("::")).unwrap_or_default();
                 let held = format!("dyn {held}");
                 return Some(HiddenReason::Dynamic { held });
             }
@@ -197,9 +195,7 @@ fn reason(type_name: &str) -> Option<HiddenReason> {
             }
         }
     }
-    let whole = || HiddenReason::NotDerived {
-        held: type_name.to_owned(),
-    };
+    let whole = || HiddenReason::NotDerived { held: type_name.to_owned() };
     match (ours, borrowed) {
         (true, true) => Some(HiddenReason::Borrowed),
         (true, false) => Some(whole()),
@@ -312,9 +308,7 @@ fn container_advice(type_name: &str) -> Option<String> {
             }
             _ if std && WALKED.contains(&name) => {}
             _ => {
-                return Some(format!(
-                    "hold a Vec, a Box or a field in place of the {token}"
-                ));
+                return Some(format!("hold a Vec, a Box or a field in place of the {token}"));
             }
         }
     }

@@ -140,10 +140,5 @@ pub(crate) fn report<M: Quantizable + ?Sized>(model: &M) -> Result<Report> {
         })
     };
     let decisions = survey.layers.iter().map(decision).collect();
-    Ok(Report::new(
-        kernels::active()?,
-        survey,
-        decisions,
-        &swap::QuantizedLayers::default(),
-    ))
+    Ok(Report::new(kernels::active()?, survey, decisions, &swap::QuantizedLayers::default()))
 }

@@ -120,9 +120,7 @@ impl LeftReason {
 
     /// The reason of a convolution that is given another configuration than int8.
     pub(super) fn of_format(qconfig: &QConfig) -> Self {
-        Self::Convolution {
-            why: format!("int8 or float, not {qconfig}"),
-        }
+        Self::Convolution { why: format!("int8 or float, not {qconfig}") }
     }
 
     /// The reason of a convolution that would not gain.
@@ -160,25 +158,20 @@ impl fmt::Display for LeftReason {
             Self::KeptFloat { rule } => write!(f, "left: kept float by {rule}"),
             Self::NoRule => f.write_str("left: no rule matches"),
             Self::OffByDefault { by } => write!(f, "left: off by default, see `.{by}()`"),
-            Self::NoPrecision { qconfig } => write!(
-                f,
-                "left: attention is float32, bfloat16 or int8 per row, not {qconfig}"
-            ),
+            Self::NoPrecision { qconfig } => {
+                write!(f, "left: attention is float32, bfloat16 or int8 per row, not {qconfig}")
+            }
             Self::Kind { why } => write!(f, "left: {why}"),
             Self::AlreadyQuantized => f.write_str("left: already quantized"),
             Self::Float => f.write_str("float"),
-            Self::TooSmall {
-                parameters,
-                min_params,
-            } => write!(
+            Self::TooSmall { parameters, min_params } => write!(
                 f,
                 "left: {parameters} weight elements, fewer than min_params = {min_params}"
             ),
             Self::Convolution { why } => write!(f, "left: a convolution of {why}"),
-            Self::AccumulatorOverflow { channel, .. } => write!(
-                f,
-                "left: output channel {channel} can overflow the i32 accumulator"
-            ),
+            Self::AccumulatorOverflow { channel, .. } => {
+                write!(f, "left: output channel {channel} can overflow the i32 accumulator")
+            }
         }
     }
 }

@@ -78,10 +78,7 @@ impl Owners {
             holders.sort_by_key(|(rank, ..)| *rank);
             share_out(&holders, &mut counts);
         }
-        Self {
-            layers: layers.into_iter().map(|held| held.weights).collect(),
-            counts,
-        }
+        Self { layers: layers.into_iter().map(|held| held.weights).collect(), counts }
     }
 
     /// The owners of a model's weights and float tensors before quantization: the layers, some of
@@ -95,11 +92,7 @@ impl Owners {
         });
         let tensors = survey.tensors.iter().map(|found| HeldWeights {
             swapped: false,
-            holder: if found.strict {
-                Holder::Strict
-            } else {
-                Holder::NoLayer
-            },
+            holder: if found.strict { Holder::Strict } else { Holder::NoLayer },
             weights: vec![found.info.clone()],
         });
         Self::new(layers.chain(tensors).collect())

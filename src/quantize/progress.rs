@@ -42,18 +42,8 @@ impl<'a> Reporter<'a> {
         let bytes = swapped.map(|(layer, _)| bytes(&layer.weights));
         let (total_layers, total_bytes) =
             bytes.fold((0, 0), |(layers, sum), bytes| (layers + 1, sum + bytes));
-        let now = Progress {
-            path: "",
-            layers: 0,
-            total_layers,
-            bytes: 0,
-            total_bytes,
-        };
-        Self {
-            call,
-            now,
-            cancelled: false,
-        }
+        let now = Progress { path: "", layers: 0, total_layers, bytes: 0, total_bytes };
+        Self { call, now, cancelled: false }
     }
 
     pub fn total(&self) -> Progress<'static> {

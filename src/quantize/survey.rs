@@ -35,9 +35,7 @@ impl FoundLayer {
 
     /// Every name that a rule can match.
     pub fn names(&self) -> impl Iterator<Item = &str> {
-        self.paths()
-            .chain(&self.checkpoint_name)
-            .map(String::as_str)
+        self.paths().chain(&self.checkpoint_name).map(String::as_str)
     }
 
     pub fn is_quantized(&self) -> bool {
@@ -143,10 +141,8 @@ impl Visitor for Survey {
     fn shared(&mut self, path: &str, first: &str) {
         for layer in &mut self.layers {
             // Not by `path` alone: layers below `first` may have been met elsewhere before.
-            let below: Vec<_> = layer
-                .paths()
-                .filter_map(|known| rebase(known, first, path))
-                .collect();
+            let below: Vec<_> =
+                layer.paths().filter_map(|known| rebase(known, first, path)).collect();
             layer.shared_as.extend(below);
         }
     }

@@ -189,10 +189,8 @@ pub(crate) fn rehearse<M: Quantizable + ?Sized>(
         }
     }
 
-    let mut visitor = Rehearse {
-        replacements,
-        waiting: replacements.keys().map(String::as_str).collect(),
-    };
+    let mut visitor =
+        Rehearse { replacements, waiting: replacements.keys().map(String::as_str).collect() };
     WalkMut::over(model, &mut visitor)?;
     match visitor.waiting.first() {
         None => Ok(()),
@@ -225,15 +223,9 @@ pub(crate) fn install<M: Quantizable + ?Sized>(
         }
     }
 
-    let install = Install {
-        waiting: replacements,
-        replaced: Replacements::new(),
-    };
+    let install = Install { waiting: replacements, replaced: Replacements::new() };
     let install = WalkMut::over_or_undo(model, install, |install| {
-        Box::new(Install {
-            waiting: install.replaced,
-            replaced: Replacements::new(),
-        })
+        Box::new(Install { waiting: install.replaced, replaced: Replacements::new() })
     })?;
     Ok(install.replaced)
 }

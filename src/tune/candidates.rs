@@ -83,10 +83,7 @@ impl Candidates {
         let mut replays = BTreeMap::new();
         for (unit, precision) in self.units.0.iter().zip(start) {
             for path in &unit.paths {
-                let layer = self
-                    .waiting
-                    .get(precision)
-                    .and_then(|layers| layers.get(path));
+                let layer = self.waiting.get(precision).and_then(|layers| layers.get(path));
                 if let Some(replay) = layer.and_then(|layer| layer.replay()) {
                     replays.insert(path.clone(), replay);
                 }
@@ -104,10 +101,7 @@ impl Candidates {
         let mut replacements = Replacements::new();
         let mut leaving = BTreeMap::new();
         let units = self.units.0.iter().zip(&self.installed.0);
-        for ((unit, from), to) in units
-            .zip(&assignment.0)
-            .filter(|((_, from), to)| from != to)
-        {
+        for ((unit, from), to) in units.zip(&assignment.0).filter(|((_, from), to)| from != to) {
             for path in &unit.paths {
                 let waiting = self.waiting.get_mut(to);
                 if let Some(layer) = waiting.and_then(|layers| layers.remove(path)) {
@@ -118,10 +112,7 @@ impl Candidates {
         }
         for (path, layer) in swap::install(model, replacements)? {
             let precision = leaving.get(&path).copied().unwrap_or(LayerPrecision::Float);
-            self.waiting
-                .entry(precision)
-                .or_default()
-                .insert(path, layer);
+            self.waiting.entry(precision).or_default().insert(path, layer);
         }
         self.installed.clone_from(assignment);
         Ok(())
@@ -133,20 +124,12 @@ impl Candidates {
 fn in_precision(given: &Decision, kind: &LayerKind, precision: LayerPrecision) -> Decision {
     // Nothing reads the reason.
     let left = Decision::Leave(LeftReason::NoRule);
-    let Decision::Swap {
-        qconfig: given,
-        refusal,
-    } = given
-    else {
+    let Decision::Swap { qconfig: given, refusal } = given else {
         return left;
     };
     let qconfig = precision.of_layer(kind, given);
     qconfig.map_or(left, |qconfig| Decision::Swap {
-        refusal: if qconfig == *given {
-            *refusal
-        } else {
-            Refusal::Leaves
-        },
+        refusal: if qconfig == *given { *refusal } else { Refusal::Leaves },
         qconfig,
     })
 }
@@ -159,12 +142,8 @@ fn units(
 ) -> Units {
     let mut units: Vec<Unit> = Vec::new();
     let has = |path: &str| {
-        let quantized = waiting
-            .iter()
-            .filter(|(_, layers)| layers.contains_key(path));
-        quantized
-            .map(|(precision, _)| *precision)
-            .collect::<BTreeSet<_>>()
+        let quantized = waiting.iter().filter(|(_, layers)| layers.contains_key(path));
+        quantized.map(|(precision, _)| *precision).collect::<BTreeSet<_>>()
     };
     for layer in &survey.layers {
         let mut precisions = has(&layer.path);
@@ -192,9 +171,7 @@ fn units(
 fn channels(layer: &FoundLayer) -> usize {
     let axis = usize::from(layer.kind == LayerKind::Embedding);
     let shape = layer.weights.first().map(|weight| &weight.shape);
-    shape
-        .and_then(|shape| shape.get(axis))
-        .map_or(1, |size| (*size).max(1))
+    shape.and_then(|shape| shape.get(axis)).map_or(1, |size| (*size).max(1))
 }
 
 fn float_bytes(layer: &FoundLayer) -> usize {

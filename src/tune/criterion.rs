@@ -39,10 +39,7 @@ pub(super) fn compare(higher_is_better: bool, a: f64, b: f64) -> Ordering {
 /// Neural Compressor's default: one percent.
 impl Default for Criterion {
     fn default() -> Self {
-        Self {
-            goal: Goal::Relative(0.01),
-            higher_is_better: true,
-        }
+        Self { goal: Goal::Relative(0.01), higher_is_better: true }
     }
 }
 
@@ -54,21 +51,13 @@ impl Criterion {
             Goal::Relative(share) => share * baseline.abs(),
             Goal::Absolute(difference) => difference,
         };
-        if self.higher_is_better {
-            baseline - slack
-        } else {
-            baseline + slack
-        }
+        if self.higher_is_better { baseline - slack } else { baseline + slack }
     }
 
     /// Whether `value` is as good as the target or better; NaN is not.
     pub fn accepts(&self, baseline: f64, value: f64) -> bool {
         let target = self.target(baseline);
-        if self.higher_is_better {
-            value >= target
-        } else {
-            value <= target
-        }
+        if self.higher_is_better { value >= target } else { value <= target }
     }
 
     pub(super) fn check(&self) -> Result<()> {
@@ -76,11 +65,7 @@ impl Criterion {
             Goal::Relative(g) => ("relative goal", "between -1 and 1", g.abs() < 1., g),
             Goal::Absolute(g) => ("absolute goal", "a finite number", g.is_finite(), g),
         };
-        if valid {
-            Ok(())
-        } else {
-            Err(Error::argument(what, expected, goal))
-        }
+        if valid { Ok(()) } else { Err(Error::argument(what, expected, goal)) }
     }
 }
 
@@ -92,12 +77,9 @@ mod tests {
 
     #[test]
     fn the_better_accuracy_is_the_greater_one() {
-        for (higher_is_better, better, worse) in [
-            (true, 2., 1.),
-            (false, 1., 2.),
-            (true, 1., f64::NAN),
-            (false, 1., f64::NAN),
-        ] {
+        for (higher_is_better, better, worse) in
+            [(true, 2., 1.), (false, 1., 2.), (true, 1., f64::NAN), (false, 1., f64::NAN)]
+        {
             let order = |a, b| compare(higher_is_better, a, b);
             assert_eq!(order(better, worse), Ordering::Greater);
             assert_eq!(order(worse, better), Ordering::Less);
@@ -107,10 +89,7 @@ mod tests {
 
     #[test]
     fn the_goal_is_a_share_or_a_difference() {
-        let criterion = |goal, higher_is_better| Criterion {
-            goal,
-            higher_is_better,
-        };
+        let criterion = |goal, higher_is_better| Criterion { goal, higher_is_better };
         let accuracy = criterion(Goal::Relative(0.01), true);
         assert!(accuracy.accepts(0.80, 0.792) && !accuracy.accepts(0.80, 0.791));
         assert!(!accuracy.accepts(0.80, f64::NAN));

@@ -151,11 +151,7 @@ impl History {
 
 /// A number to the last bit; NaN and the infinities as words in quotes.
 fn number(value: f64) -> Box<RawValue> {
-    let text = if value.is_finite() {
-        format!("{value:?}")
-    } else {
-        format!("\"{value}\"")
-    };
+    let text = if value.is_finite() { format!("{value:?}") } else { format!("\"{value}\"") };
     // Both are JSON.
     RawValue::from_string(text).unwrap_or_default()
 }
@@ -193,9 +189,7 @@ fn fault(line: usize, key: &str, message: &str) -> Error {
 fn read<'a, T: Deserialize<'a>>(line: usize, text: &'a str) -> Result<T> {
     serde_json::from_str(text).map_err(|e| {
         let message = e.to_string();
-        let message = message
-            .rsplit_once(" at line ")
-            .map_or(&*message, |(m, _)| m);
+        let message = message.rsplit_once(" at line ").map_or(&*message, |(m, _)| m);
         Error::from(Fault::InvalidConfig {
             line,
             column: e.column().max(1),
@@ -215,10 +209,7 @@ impl<'a> UnitsByPath<'a> {
     fn new(units: &'a Units) -> Self {
         let units_of_paths = (units.0.iter().enumerate())
             .flat_map(|(i, unit)| unit.paths.iter().map(move |path| (path.as_str(), i)));
-        Self {
-            by_path: units_of_paths.collect(),
-            units,
-        }
+        Self { by_path: units_of_paths.collect(), units }
     }
 
     fn unit(&self, line: usize, key: &str, path: &str) -> Result<usize> {

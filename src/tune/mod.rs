@@ -240,18 +240,10 @@ fn measure_float<M: Quantizable + ?Sized>(
     let got = match value {
         Ok(value) if value.is_finite() => {
             let seconds = started.elapsed().as_secs_f64();
-            return Ok(Baseline {
-                value,
-                seconds,
-                ranking,
-            });
+            return Ok(Baseline { value, seconds, ranking });
         }
         Ok(value) => value.to_string(),
         Err(stopped) => stopped.to_string(),
     };
-    Err(Error::argument(
-        "accuracy of the float model",
-        "a finite number",
-        got,
-    ))
+    Err(Error::argument("accuracy of the float model", "a finite number", got))
 }

@@ -88,9 +88,8 @@ impl TuningOutcome {
         let hidden = survey.hidden();
         let layers = survey.layers.into_iter().map(|layer| {
             let tuned = best.and_then(|trial| precision_in(trial, &layer.path));
-            let mut ranked = ranking
-                .iter()
-                .filter(|(unit, _)| units[*unit].paths.contains(&layer.path));
+            let mut ranked =
+                ranking.iter().filter(|(unit, _)| units[*unit].paths.contains(&layer.path));
             TunedLayer {
                 precision: tuned.unwrap_or_else(|| LayerPrecision::now(&layer)),
                 parameters: layer.parameters(),
@@ -154,11 +153,8 @@ impl fmt::Display for TuningOutcome {
         }
         fmt_table(f, "Mixed Precision Statistics", &self.mixed_precision())?;
         fmt_table(f, "Tune Result Statistics", &self.tune_result())?;
-        for precision in [
-            LayerPrecision::BFloat16,
-            LayerPrecision::Float16,
-            LayerPrecision::Float,
-        ] {
+        for precision in [LayerPrecision::BFloat16, LayerPrecision::Float16, LayerPrecision::Float]
+        {
             let fell_back = self.layers.iter();
             let fell_back = fell_back.filter(|layer| layer.precision == precision);
             let folded = fold(fell_back.map(|layer| layer.path.as_str()));
@@ -174,11 +170,7 @@ impl fmt::Display for TuningOutcome {
         let at = if higher { "at least" } else { "at most" };
         writeln!(f, "criterion {met}: {at} {target:.6}")?;
         let (trials, evals) = (self.trials.len(), self.evals);
-        write!(
-            f,
-            "{trials} trials, {evals} evaluations; stopped because {}",
-            self.stopped
-        )
+        write!(f, "{trials} trials, {evals} evaluations; stopped because {}", self.stopped)
     }
 }
 
@@ -227,9 +219,7 @@ impl TuningOutcome {
         }
         let rows = kinds.into_iter().map(|(kind, layers)| {
             let count = |precisions| layers.iter().filter(|layer| is(layer, precisions)).count();
-            let counts = columns
-                .iter()
-                .map(|(_, precisions)| count(precisions).to_string());
+            let counts = columns.iter().map(|(_, precisions)| count(precisions).to_string());
             let first = [kind.to_string(), layers.len().to_string()];
             first.into_iter().chain(counts).collect()
         });
@@ -249,12 +239,7 @@ impl TuningOutcome {
         let (last, best) = (self.trials.last(), self.best());
         let row = |name: &str, baseline: f64, figure: fn(&Trial) -> f64| {
             let baseline = format!("{baseline:.4}");
-            vec![
-                name.to_owned(),
-                baseline,
-                cell(last, figure),
-                cell(best, figure),
-            ]
+            vec![name.to_owned(), baseline, cell(last, figure), cell(best, figure)]
         };
         let (accuracy, seconds) = (self.baseline, self.baseline_seconds);
         let rows = [

@@ -75,10 +75,7 @@ impl<M: Quantizable + ?Sized> Search<'_, M> {
     fn make(&mut self, assignment: &Assignment) -> Step<Verdict> {
         let known = self.trials.iter().find(|(a, _)| a == assignment);
         if let Some((_, trial)) = known {
-            return Ok(Verdict {
-                value: trial.value,
-                passed: trial.passed,
-            });
+            return Ok(Verdict { value: trial.value, passed: trial.passed });
         }
         if self.trials.len() >= self.config.max_trials {
             return Err(Stopped::MaxTrials.into());

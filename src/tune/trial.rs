@@ -35,18 +35,9 @@ impl Trial {
     ) -> Self {
         let mut layers: BTreeMap<LayerPrecision, Vec<String>> = BTreeMap::new();
         for (unit, precision) in units.0.iter().zip(&assignment.0) {
-            layers
-                .entry(*precision)
-                .or_default()
-                .extend(unit.paths.iter().cloned());
+            layers.entry(*precision).or_default().extend(unit.paths.iter().cloned());
         }
-        Self {
-            value,
-            passed,
-            bytes: units.bytes(assignment),
-            seconds,
-            layers,
-        }
+        Self { value, passed, bytes: units.bytes(assignment), seconds, layers }
     }
 
     /// Whether this trial is better than another. A trial that passes is better than a trial that
@@ -56,11 +47,8 @@ impl Trial {
         let accuracy = compare(higher_is_better, self.value, than.value);
         let bytes = than.bytes.cmp(&self.bytes);
         let order = self.passed.cmp(&than.passed);
-        let order = order.then(if self.passed {
-            bytes.then(accuracy)
-        } else {
-            accuracy.then(bytes)
-        });
+        let order =
+            order.then(if self.passed { bytes.then(accuracy) } else { accuracy.then(bytes) });
         order.is_gt()
     }
 }
@@ -106,10 +94,7 @@ impl fmt::Display for TuningProgress<'_> {
         let (value, best, baseline) = (trial.value, self.best.value, self.baseline);
         let met = if self.best.passed { "met" } else { "not met" };
         let seconds = self.time_left.as_secs_f64().ceil();
-        write!(
-            f,
-            "[{bar:<WIDTH$}] trial {trials}/{total}, {value:.5} with {trial}"
-        )?;
+        write!(f, "[{bar:<WIDTH$}] trial {trials}/{total}, {value:.5} with {trial}")?;
         write!(f, "; best {best:.5} ({met}), baseline {baseline:.5}")?;
         write!(f, "; at most {seconds:.0} s left")
     }

@@ -166,10 +166,7 @@ impl Units {
     }
 
     fn precisions(&self) -> BTreeSet<LayerPrecision> {
-        self.0
-            .iter()
-            .flat_map(|unit| unit.precisions.iter().copied())
-            .collect()
+        self.0.iter().flat_map(|unit| unit.precisions.iter().copied()).collect()
     }
 
     /// Kinds, those with most parameters first, and the units of each.

@@ -22,19 +22,11 @@ impl<C> Coded<C> {
     /// Checks the counts, and that scales are finite and positive.
     pub fn check(&self, [rows, k]: [usize; 2]) -> Result<()> {
         let count = |what, expected: usize, got: usize| {
-            if expected == got {
-                Ok(())
-            } else {
-                Err(Error::argument(what, expected, got))
-            }
+            if expected == got { Ok(()) } else { Err(Error::argument(what, expected, got)) }
         };
         let elements = sizes::weight("codes", [rows, k])?;
         count("number of codes", elements, self.codes.len())?;
-        let scales = if self.qscheme.is_per_channel() {
-            rows
-        } else {
-            rows.min(1)
-        };
+        let scales = if self.qscheme.is_per_channel() { rows } else { rows.min(1) };
         count("number of scales", scales, self.scales.len())?;
         count("number of zero points", scales, self.zero_points.len())?;
         let wrong = |scale: f32| !(scale.is_finite() && scale > 0.);
@@ -65,9 +57,7 @@ pub(crate) fn check_codes(what: &'static str, dtype: QDType, codes: &[i32]) -> R
 /// Codes as they are stored.
 pub(crate) fn less_offset(dtype: QDType, codes: &[i32]) -> Result<Vec<i8>> {
     check_codes("code", dtype, codes)?;
-    Ok((codes.iter())
-        .map(|code| (code - dtype.offset()) as i8)
-        .collect())
+    Ok((codes.iter()).map(|code| (code - dtype.offset()) as i8).collect())
 }
 
 /// Checks that the elements are finite, and that their number suits the shape.

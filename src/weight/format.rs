@@ -61,10 +61,7 @@ pub(crate) struct Codes {
 
 impl From<&ObserverConfig> for Codes {
     fn from(config: &ObserverConfig) -> Self {
-        Self {
-            dtype: config.dtype,
-            qscheme: config.qscheme,
-        }
+        Self { dtype: config.dtype, qscheme: config.qscheme }
     }
 }
 
@@ -104,11 +101,7 @@ fn is_zero(n: &usize) -> bool {
 impl Numbers {
     /// The format of a table.
     pub fn table(self) -> Format {
-        Format {
-            numbers: self,
-            activations: None,
-            saturated: 0,
-        }
+        Format { numbers: self, activations: None, saturated: 0 }
     }
 
     /// The format of a weight that is multiplied; `dynamic` is for codes.
@@ -118,10 +111,7 @@ impl Numbers {
             Self::Half(half) => Activations::Word(half.facts().activations),
             Self::Groups(groups) => Activations::of_groups(groups),
         };
-        Format {
-            activations: Some(activations),
-            ..self.table()
-        }
+        Format { activations: Some(activations), ..self.table() }
     }
 }
 
@@ -134,10 +124,7 @@ impl From<&QConfig> for Format {
             QConfig::Groups(groups) => Numbers::Groups(*groups),
         };
         let is_table = matches!(config, QConfig::Table(_));
-        Self {
-            activations: (!is_table).then(|| config.activations()),
-            ..numbers.table()
-        }
+        Self { activations: (!is_table).then(|| config.activations()), ..numbers.table() }
     }
 }
 
@@ -193,10 +180,7 @@ impl Format {
     /// The format of more such rows; `None` if others differ in more than what was clamped.
     pub fn joined(self, other: Self) -> Option<Self> {
         let saturated = self.saturated.saturating_add(other.saturated);
-        let [joined, same] = [self, other].map(|format| Self {
-            saturated,
-            ..format
-        });
+        let [joined, same] = [self, other].map(|format| Self { saturated, ..format });
         (joined == same).then_some(joined)
     }
 }
@@ -218,11 +202,7 @@ impl TryFrom<Written> for Format {
 
     /// Checks that activations fit the weight.
     fn try_from(written: Written) -> Result<Self> {
-        let half = if written.bfloat16 {
-            HalfType::BFloat16
-        } else {
-            HalfType::Float16
-        };
+        let half = if written.bfloat16 { HalfType::BFloat16 } else { HalfType::Float16 };
         let activations = written.activation;
         let numbers = match (written.codes, written.groups) {
             (Some(codes), None) => Some(Numbers::Codes(codes)),
@@ -234,15 +214,10 @@ impl TryFrom<Written> for Format {
             (None, None) => Some(Numbers::Half(half)),
             (Some(_), Some(_)) => None,
         };
-        let format = numbers.map(|numbers| Self {
-            numbers,
-            activations,
-            saturated: written.saturated,
-        });
+        let format =
+            numbers.map(|numbers| Self { numbers, activations, saturated: written.saturated });
         let is_consistent = |format: &Self| {
-            let multiplied = format
-                .numbers
-                .multiplied(format.dynamic().unwrap_or_default());
+            let multiplied = format.numbers.multiplied(format.dynamic().unwrap_or_default());
             let codes = format.codes();
             let is_table =
                 codes.is_some_and(|c| c.qscheme == QScheme::PerChannelAffineFloatQParams);

@@ -61,9 +61,8 @@ impl Grouped {
         };
         let scales: Vec<_> = (0..shape[0] * blocks).map(scale).collect();
         let factors: Vec<_> = rounded.iter().map(|[_, factor]| *factor).collect();
-        let codes: Vec<_> = (self.codes.iter())
-            .map(|code| (i32::from(*code) + offset) as u8)
-            .collect();
+        let codes: Vec<_> =
+            (self.codes.iter()).map(|code| (i32::from(*code) + offset) as u8).collect();
         QWeight::of_groups(gates, shape, groups, &codes, (&scales, &factors), bias)
     }
 
@@ -156,30 +155,18 @@ impl QWeight {
             block.is_multiple_of(groups.inputs(k) / BLOCK)
         });
         let of_groups: Vec<_> = firsts.map(|i| scales[i]).collect();
-        let zero_points = of_groups
-            .iter()
-            .map(|scale| (scale.offset.to_f32() as i32 - offset) as i8);
+        let zero_points =
+            of_groups.iter().map(|scale| (scale.offset.to_f32() as i32 - offset) as i8);
         let factors = (0..of_groups.len()).map(|i| self.packed().scale(i / count.max(1)));
         let pairs = of_groups.iter().zip(factors);
-        let minimums = pairs
-            .clone()
-            .map(|(scale, factor)| scale.offset.to_f32() * factor);
+        let minimums = pairs.clone().map(|(scale, factor)| scale.offset.to_f32() * factor);
         let count_of = |scheme| {
-            if groups.scheme == scheme {
-                of_groups.len()
-            } else {
-                0
-            }
+            if groups.scheme == scheme { of_groups.len() } else { 0 }
         };
         Some(Grouped {
             groups,
-            codes: codes
-                .iter()
-                .map(|code| (i32::from(*code) - offset) as i8)
-                .collect(),
-            scales: pairs
-                .map(|(scale, factor)| scale.scale.to_f32() * factor)
-                .collect(),
+            codes: codes.iter().map(|code| (i32::from(*code) - offset) as i8).collect(),
+            scales: pairs.map(|(scale, factor)| scale.scale.to_f32() * factor).collect(),
             zero_points: zero_points.take(count_of(GroupScheme::Affine)).collect(),
             minimums: minimums.take(count_of(GroupScheme::Minimum)).collect(),
         })

@@ -106,10 +106,8 @@ struct TensorOrigins {
     sweep_at: usize,
 }
 
-static TENSOR_ORIGINS: Mutex<TensorOrigins> = Mutex::new(TensorOrigins {
-    by_memory: None,
-    sweep_at: 0,
-});
+static TENSOR_ORIGINS: Mutex<TensorOrigins> =
+    Mutex::new(TensorOrigins { by_memory: None, sweep_at: 0 });
 
 /// Remembers that a tensor, which shares its memory with no other, is `name` of `source`; `sample`
 /// is empty, or that of the source.
@@ -130,13 +128,8 @@ pub(crate) fn record(
         source,
         sample: sample.into(),
     };
-    let mut origins = TENSOR_ORIGINS
-        .lock()
-        .unwrap_or_else(PoisonError::into_inner);
-    let TensorOrigins {
-        by_memory,
-        sweep_at,
-    } = &mut *origins;
+    let mut origins = TENSOR_ORIGINS.lock().unwrap_or_else(PoisonError::into_inner);
+    let TensorOrigins { by_memory, sweep_at } = &mut *origins;
     let by_memory = by_memory.get_or_insert_default();
     if by_memory.len() >= *sweep_at {
         by_memory.retain(|_, loaded| loaded.source.strong_count() > 0);
@@ -148,9 +141,7 @@ pub(crate) fn record(
 /// The tensor of a checkpoint whose memory a tensor is in.
 fn loaded_from(tensor: &Tensor) -> Option<LoadedFrom> {
     let (storage, _) = tensor.storage_and_layout();
-    let origins = TENSOR_ORIGINS
-        .lock()
-        .unwrap_or_else(PoisonError::into_inner);
+    let origins = TENSOR_ORIGINS.lock().unwrap_or_else(PoisonError::into_inner);
     let by_memory = origins.by_memory.as_ref()?;
     by_memory.get(&MemoryId::new(&*storage)).cloned()
 }
@@ -163,10 +154,7 @@ pub(super) fn loaded_whole(answer: &Tensor) -> Option<LoadedFrom> {
 /// The origin of a matrix, if it is in the memory of a tensor that was handed out.
 pub(crate) fn find(matrix: &Tensor) -> Option<Origin> {
     let loaded = loaded_from(matrix)?;
-    let (source, part) = (
-        loaded.source.upgrade()?,
-        Part::from_layout(matrix.layout())?,
-    );
+    let (source, part) = (loaded.source.upgrade()?, Part::from_layout(matrix.layout())?);
     let name = &loaded.name;
     let is_quantized = source.format(name).is_some() || source.view(name, &part).is_some();
     // It may have been changed in place.
@@ -251,20 +239,12 @@ const BLOCK: usize = 1 << 20;
 
 /// Whether a matrix has the elements that the checkpoint has there, in its dtype.
 pub(crate) fn equals(matrix: &Tensor, name: &str, part: Part, source: &dyn Source) -> Result<bool> {
-    let Part {
-        shape: [n, k],
-        strides: [down, across],
-        ..
-    } = part;
+    let Part { shape: [n, k], strides: [down, across], .. } = part;
     let is_by_rows = down >= k.saturating_mul(across);
     let rows = if is_by_rows { BLOCK / k.max(1) } else { n };
     for first in (0..n).step_by(rows.max(1)) {
         let count = rows.max(1).min(n - first);
-        let block = Part {
-            shape: [count, k],
-            offset: part.offset + first * down,
-            ..part
-        };
+        let block = Part { shape: [count, k], offset: part.offset + first * down, ..part };
         let Some(end) = block.end() else {
             return Ok(false);
         };
@@ -310,13 +290,7 @@ impl LoadedFrom {
         } else {
             self.sample
         };
-        Origin {
-            name: self.name,
-            dims: self.dims,
-            part,
-            source: self.source,
-            sample,
-        }
+        Origin { name: self.name, dims: self.dims, part, source: self.source, sample }
     }
 }
 
@@ -331,11 +305,7 @@ impl Part {
     pub fn rows(first: usize, shape: [usize; 2]) -> Self {
         let [n, k] = shape;
         let stride = |size, stride| if size > 1 { stride } else { 0 };
-        Self {
-            shape,
-            offset: first * k,
-            strides: [stride(n, k), stride(k, 1)],
-        }
+        Self { shape, offset: first * k, strides: [stride(n, k), stride(k, 1)] }
     }
 
     fn from_layout(layout: &Layout) -> Option<Self> {
@@ -361,11 +331,7 @@ impl Part {
 
     /// The elements of the tensor, in row order of the matrix.
     pub fn elements(&self) -> impl Iterator<Item = usize> {
-        let Self {
-            shape: [n, k],
-            offset,
-            strides: [down, across],
-        } = *self;
+        let Self { shape: [n, k], offset, strides: [down, across] } = *self;
         (0..n).flat_map(move |i| (0..k).map(move |j| offset + i * down + j * across))
     }
 
@@ -509,8 +475,5 @@ impl Parts {
 /// The count of elements that were clamped when they became halves; nothing is known of
 /// underflows.
 fn clamped(saturated: usize) -> OutOfRange {
-    OutOfRange {
-        saturated,
-        underflowed: 0,
-    }
+    OutOfRange { saturated, underflowed: 0 }
 }

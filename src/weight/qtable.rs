@@ -96,13 +96,7 @@ impl QTable {
         } else {
             return Err(multiplied(config));
         };
-        Ok(Self {
-            isa,
-            rows,
-            k,
-            elements,
-            out_of_range,
-        })
+        Ok(Self { isa, rows, k, elements, out_of_range })
     }
 
     /// The numbers of the table.
@@ -111,10 +105,7 @@ impl QTable {
             TableElements::Codes(coded) => Numbers::Codes(coded.into()),
             TableElements::Halves(halves) => Numbers::Half(halves.half_type()),
         };
-        Format {
-            saturated: self.out_of_range.saturated,
-            ..numbers.table()
-        }
+        Format { saturated: self.out_of_range.saturated, ..numbers.table() }
     }
 
     /// Rows and their length.
@@ -216,24 +207,14 @@ impl QTable {
     pub(crate) fn read_row(&self, row: usize, sink: impl FnMut(&[f32])) {
         match &self.elements {
             TableElements::Halves(halves) => halves.read_row(self.isa, self.k, row, sink),
-            TableElements::Codes(Coded {
-                dtype,
-                codes,
-                scales,
-                zero_points,
-                ..
-            }) => {
+            TableElements::Codes(Coded { dtype, codes, scales, zero_points, .. }) => {
                 let index = if scales.len() == 1 { 0 } else { row };
                 let scale = scales[index];
                 let (shift, offset) = match zero_points {
                     ZeroPoints::Int(zero_points) => (zero_points[index], 0.),
                     ZeroPoints::Float(zero_points) => (0, -zero_points[index] * scale),
                 };
-                let affine = Affine {
-                    shift: shift + moved(*dtype),
-                    scale,
-                    offset,
-                };
+                let affine = Affine { shift: shift + moved(*dtype), scale, offset };
                 let codes = &codes[row * self.k..(row + 1) * self.k];
                 kernels::dequantize_row(self.isa, codes, affine, sink);
             }

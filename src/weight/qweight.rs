@@ -82,10 +82,7 @@ impl QWeight {
         let values = elements.as_slice()?;
         let mut out_of_range = OutOfRange::default();
         let packed = match config {
-            QConfig::Int8 {
-                weight: observer,
-                activation,
-            } => {
+            QConfig::Int8 { weight: observer, activation } => {
                 let parameters = Parameters::choose(isa, &weight, observer)?;
                 let codings = |channels: &PanelValues<'_>| parameters.codings(channels);
                 let products = (*activation).into();
@@ -117,10 +114,7 @@ impl QWeight {
         let per_row = format.groups().is_some_and(|groups| groups.per_row);
         Self {
             packed: packed.scaled_per_row(per_row),
-            format: Format {
-                saturated: out_of_range.saturated,
-                ..format
-            },
+            format: Format { saturated: out_of_range.saturated, ..format },
             underflowed: out_of_range.underflowed,
             dequantized: OnceLock::new(),
         }
@@ -204,12 +198,8 @@ impl QWeight {
     /// channel; none of float16 and bfloat16.
     pub fn scales(&self) -> Vec<f32> {
         match self.qscheme() {
-            None => self
-                .grouped()
-                .map_or_else(Vec::new, |grouped| grouped.scales),
-            Some(qscheme) => (0..self.qparams(qscheme))
-                .map(|i| self.packed.scale(i))
-                .collect(),
+            None => self.grouped().map_or_else(Vec::new, |grouped| grouped.scales),
+            Some(qscheme) => (0..self.qparams(qscheme)).map(|i| self.packed.scale(i)).collect(),
         }
     }
 
@@ -237,11 +227,7 @@ impl QWeight {
 
     /// How many scales there are.
     fn qparams(&self, qscheme: QScheme) -> usize {
-        if qscheme.is_per_channel() {
-            self.packed.n()
-        } else {
-            self.packed.n().min(1)
-        }
+        if qscheme.is_per_channel() { self.packed.n() } else { self.packed.n().min(1) }
     }
 
     /// How many elements were beyond the range of float16 or bfloat16.
@@ -345,10 +331,7 @@ mod tests {
             (MinMax, &per_tensor),
             (PerChannelMinMax, &per_channel),
             (MovingAverageMinMax { averaging_constant }, &per_tensor),
-            (
-                MovingAveragePerChannelMinMax { averaging_constant },
-                &per_channel,
-            ),
+            (MovingAveragePerChannelMinMax { averaging_constant }, &per_channel),
             (Histogram { bins: 64 }, &per_tensor),
             (OnnxRuntime, &per_tensor),
             (OnnxRuntime, &per_channel),

@@ -58,12 +58,7 @@ pub(crate) enum Zeros {
 impl StoredWeight {
     /// A weight under its name within the layer, as in a checkpoint: `weight`, `weight_ih_l0`.
     pub(crate) fn new(name: impl Into<String>, value: StoredValue) -> Self {
-        Self {
-            name: name.into(),
-            value,
-            bias: None,
-            computed: false,
-        }
+        Self { name: name.into(), value, bias: None, computed: false }
     }
 
     pub(crate) fn with_bias(self, bias: Option<Tensor>) -> Self {
@@ -117,29 +112,20 @@ impl Quantized {
 
     /// The weight of a matrix.
     pub fn matrix(weight: Arc<QWeight>, multiplied: bool) -> Self {
-        Self::Weight {
-            weight,
-            multiplied,
-            shapes: None,
-        }
+        Self::Weight { weight, multiplied, shapes: None }
     }
 
     /// The shape of its tensor in a file, and the shape of the float tensor.
     pub fn shapes(&self) -> [Vec<usize>; 2] {
         match self {
-            Self::Weight {
-                shapes: Some(shapes),
-                ..
-            } => shapes.clone(),
+            Self::Weight { shapes: Some(shapes), .. } => shapes.clone(),
             _ => [0; 2].map(|_| self.shape().to_vec()),
         }
     }
 
     pub fn format(&self) -> Format {
         match self {
-            Self::Weight {
-                weight, multiplied, ..
-            } => Format {
+            Self::Weight { weight, multiplied, .. } => Format {
                 activations: weight.format().activations.filter(|_| *multiplied),
                 ..weight.format()
             },

@@ -42,19 +42,15 @@ const WAYS: [(&str, Way); 4] = [
         Ok(())
     }),
     ("tokio's blocking pool", |load, duration| {
-        let runtime = tokio::runtime::Builder::new_current_thread()
-            .max_blocking_threads(CALLERS)
-            .build()?;
+        let runtime =
+            tokio::runtime::Builder::new_current_thread().max_blocking_threads(CALLERS).build()?;
         let tasks: Vec<_> = (0..CALLERS)
             .map(|_| {
                 let load = Arc::clone(load);
                 runtime.spawn_blocking(move || load.call_for(duration))
             })
             .collect();
-        tasks
-            .into_iter()
-            .try_for_each(|task| runtime.block_on(task))
-            .context("a task of tokio's")
+        tasks.into_iter().try_for_each(|task| runtime.block_on(task)).context("a task of tokio's")
     }),
     ("forked children beside callers", |load, duration| {
         let start = Instant::now();
@@ -103,9 +99,7 @@ fn fork_and_call(load: &Load) -> Result<()> {
 
 fn main() -> Result<()> {
     let seconds = std::env::args().nth(1).map(|seconds| seconds.parse());
-    let seconds = seconds
-        .transpose()
-        .context("the argument is a number of seconds")?;
+    let seconds = seconds.transpose().context("the argument is a number of seconds")?;
     let each = Duration::from_secs(seconds.unwrap_or(600)) / (WAYS.len() as u32 + 1);
     for (way, run) in WAYS {
         let load = Arc::new(Load::new(QConfig::pytorch())?);

@@ -66,15 +66,9 @@ impl Compared {
         let db = self.map(|rows| sqnr_db(exact, rows));
         print(&format!("SQNR of {name}"), db);
         let [[_, _, alone], [int8, _, both]] = db;
-        assert!(
-            (least..f64::INFINITY).contains(&alone),
-            "{name} by itself: {alone} dB"
-        );
+        assert!((least..f64::INFINITY).contains(&alone), "{name} by itself: {alone} dB");
         let sum = sum_of_noise(int8, alone);
-        assert!(
-            both >= sum - 0.2,
-            "{name}: int8() {int8} dB, with it {both} dB, as sum {sum} dB"
-        );
+        assert!(both >= sum - 0.2, "{name}: int8() {int8} dB, with it {both} dB, as sum {sum} dB");
     }
 }
 
@@ -152,12 +146,7 @@ fn check_accuracy(compared: &Compared, name: &str, labels: &[Option<usize>]) {
 
 #[test]
 fn a_vit_loses_little_by_attention_in_8_bits() -> Result<()> {
-    let Digits {
-        model,
-        images,
-        labels,
-        logits,
-    } = Digits::read()?;
+    let Digits { model, images, labels, logits } = Digits::read()?;
     let answers = |model: &Vit| -> Result<Answers> { Ok(model.forward(&images)?.to_vec2()?) };
     let difference = (model.forward(&images)? - logits)?.abs()?.max_all()?;
     let difference = difference.to_scalar::<f32>()?;
@@ -183,11 +172,7 @@ fn a_decoder_loses_little_by_attention_in_8_bits() -> Result<()> {
             let ids = Tensor::new(*window, &Device::Cpu)?.unsqueeze(0)?;
             let scores = model.all(&ids, &mut model.cache())?.squeeze(0)?;
             let scores = scores.narrow(0, 0, WINDOW - 1)?.to_dtype(DType::F32)?;
-            rows.extend(
-                scores
-                    .broadcast_sub(&scores.mean_keepdim(D::Minus1)?)?
-                    .to_vec2()?,
-            );
+            rows.extend(scores.broadcast_sub(&scores.mean_keepdim(D::Minus1)?)?.to_vec2()?);
         }
         Ok(rows)
     };

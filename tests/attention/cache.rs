@@ -16,12 +16,8 @@ fn bits(xs: &Tensor) -> Result<Vec<u32>> {
 }
 
 /// Batch, heads, heads of keys, head dimension, value dimension.
-const SIZES: [[usize; 5]; 4] = [
-    [1, 1, 1, 1, 1],
-    [2, 6, 2, 33, 18],
-    [3, 4, 4, 64, 64],
-    [1, 8, 1, 5, 130],
-];
+const SIZES: [[usize; 5]; 4] =
+    [[1, 1, 1, 1, 1], [2, 6, 2, 33, 18], [3, 4, 4, 64, 64], [1, 8, 1, 5, 130]];
 
 #[test]
 fn codes_take_the_room_that_a_cache_was_made_for_at_once() -> Result<()> {
@@ -59,9 +55,8 @@ fn codes_take_the_room_that_a_cache_was_made_for_at_once() -> Result<()> {
 
 #[test]
 fn it_gives_the_bits_of_the_function_on_all_keys() -> Result<()> {
-    for ([batch, count, kv, dim, value_dim], precision) in SIZES
-        .into_iter()
-        .flat_map(|sizes| PRECISIONS.map(|p| (sizes, p)))
+    for ([batch, count, kv, dim, value_dim], precision) in
+        SIZES.into_iter().flat_map(|sizes| PRECISIONS.map(|p| (sizes, p)))
     {
         let rows = 300;
         let k = heads([batch, kv, rows, dim], 2)?;
@@ -78,12 +73,9 @@ fn it_gives_the_bits_of_the_function_on_all_keys() -> Result<()> {
                 let q = heads([batch, count, queries, dim], 1)?;
                 let keys_mask = tensor(&[queries, len], 4)?;
                 let excluded = keys_mask.gt(2.)?;
-                for mask in [
-                    Mask::All,
-                    Mask::Causal,
-                    Mask::Add(&keys_mask),
-                    Mask::Exclude(&excluded),
-                ] {
+                for mask in
+                    [Mask::All, Mask::Causal, Mask::Add(&keys_mask), Mask::Exclude(&excluded)]
+                {
                     let (k, v) = (k.narrow(2, 0, len)?, v.narrow(2, 0, len)?);
                     let expected =
                         ops::scaled_dot_product_attention_with(&q, &k, &v, mask, 0.2, precision)?;
@@ -114,20 +106,10 @@ fn rows_that_were_taken_back_leave_nothing() -> Result<()> {
         cache.append(&k.narrow(2, 31, 59)?, &v.narrow(2, 31, 59)?)?;
         let all = |keys| -> Result<Vec<u32>> {
             let (k, v) = (k.narrow(2, 0, keys)?, v.narrow(2, 0, keys)?);
-            bits(&ops::scaled_dot_product_attention_with(
-                &q, &k, &v, None, 0.3, precision,
-            )?)
+            bits(&ops::scaled_dot_product_attention_with(&q, &k, &v, None, 0.3, precision)?)
         };
-        assert_eq!(
-            bits(&cache.attend(&q, None, 0.3)?)?,
-            all(90)?,
-            "{precision}"
-        );
-        assert_eq!(
-            bits(&short.attend(&q, None, 0.3)?)?,
-            all(31)?,
-            "{precision}"
-        );
+        assert_eq!(bits(&cache.attend(&q, None, 0.3)?)?, all(90)?, "{precision}");
+        assert_eq!(bits(&short.attend(&q, None, 0.3)?)?, all(31)?, "{precision}");
         // Without rows the sizes stay until a reset.
         cache.truncate(0);
         let nothing = cache.attend(&q, Mask::Causal, 0.3)?;
@@ -173,11 +155,7 @@ fn clones_share_pages_and_change_no_other() -> Result<()> {
                 precision,
             )?;
             let case = format!("{precision} {len}");
-            assert_eq!(
-                bits(&other.attend(&q, None, 0.3)?)?,
-                bits(&expected)?,
-                "{case}"
-            );
+            assert_eq!(bits(&other.attend(&q, None, 0.3)?)?, bits(&expected)?, "{case}");
             assert_eq!(bits(&first.attend(&q, None, 0.3)?)?, before, "{case}");
         }
         // The original is continued while a clone exists.
@@ -205,18 +183,14 @@ fn memory_is_rows_scales_and_headroom() -> Result<()> {
     assert_eq!(bytes(Precision::Float32)?, floats);
     assert_eq!(bytes(Precision::BFloat16)?, floats / 2);
     let codes = bytes(Precision::Int8)?;
-    assert!(
-        codes < floats * 10 / 32 && codes > floats / 4,
-        "{codes} of {floats}"
-    );
+    assert!(codes < floats * 10 / 32 && codes > floats / 4, "{codes} of {floats}");
     Ok(())
 }
 
 #[test]
 fn halves_are_the_f32_that_they_are() -> Result<()> {
-    for (precision, dtype) in PRECISIONS
-        .into_iter()
-        .flat_map(|p| [DType::F16, DType::BF16].map(|dtype| (p, dtype)))
+    for (precision, dtype) in
+        PRECISIONS.into_iter().flat_map(|p| [DType::F16, DType::BF16].map(|dtype| (p, dtype)))
     {
         let [q, k, v] = [1, 2, 3].map(|seed| heads([1, 2, 20, 8], seed)?.to_dtype(dtype));
         let (q, k, v) = (q?, k?, v?);
@@ -251,47 +225,17 @@ fn mistakes_are_told_and_leave_the_cache_as_it_was() -> Result<()> {
             }
             Ok(())
         };
-        wrong(
-            &mut cache,
-            &flat,
-            &flat,
-            &["[batch, kv_heads, rows, head_dim]", "[5, 8]"],
-        )?;
-        wrong(
-            &mut cache,
-            &k,
-            &flat,
-            &["v of [2, 2, 5, value_dim]", "[5, 8]"],
-        )?;
+        wrong(&mut cache, &flat, &flat, &["[batch, kv_heads, rows, head_dim]", "[5, 8]"])?;
+        wrong(&mut cache, &k, &flat, &["v of [2, 2, 5, value_dim]", "[5, 8]"])?;
         wrong(&mut cache, &k, &k.narrow(2, 0, 4)?, &["[2, 2, 4, 8]"])?;
         cache.append(&k, &k)?;
         let batch = k.narrow(0, 0, 1)?;
-        wrong(
-            &mut cache,
-            &batch,
-            &batch,
-            &["k of [2, 2, rows, 8]", "[1, 2, 5, 8]"],
-        )?;
+        wrong(&mut cache, &batch, &batch, &["k of [2, 2, rows, 8]", "[1, 2, 5, 8]"])?;
         let one = k.narrow(1, 0, 1)?;
-        wrong(
-            &mut cache,
-            &one,
-            &one,
-            &["k of [2, 2, rows, 8]", "[2, 1, 5, 8]"],
-        )?;
+        wrong(&mut cache, &one, &one, &["k of [2, 2, rows, 8]", "[2, 1, 5, 8]"])?;
         let short = k.narrow(3, 0, 7)?;
-        wrong(
-            &mut cache,
-            &short,
-            &k,
-            &["k of [2, 2, rows, 8]", "[2, 2, 5, 7]"],
-        )?;
-        wrong(
-            &mut cache,
-            &k,
-            &short,
-            &["v of [2, 2, 5, 8]", "[2, 2, 5, 7]"],
-        )?;
+        wrong(&mut cache, &short, &k, &["k of [2, 2, rows, 8]", "[2, 2, 5, 7]"])?;
+        wrong(&mut cache, &k, &short, &["v of [2, 2, 5, 8]", "[2, 2, 5, 7]"])?;
         let double = k.to_dtype(DType::F64)?;
         wrong(&mut cache, &double, &k, &["f32, f16 or bf16", "F64"])?;
         wrong(&mut cache, &k, &double, &["f32, f16 or bf16", "F64"])?;
@@ -306,10 +250,7 @@ fn mistakes_are_told_and_leave_the_cache_as_it_was() -> Result<()> {
             (&flat, "[5, 8]"),
         ] {
             let message = cache.attend(q, None, 0.3).unwrap_err().to_string();
-            assert!(
-                message.contains(expected) && message.contains("KvCache"),
-                "{message}"
-            );
+            assert!(message.contains(expected) && message.contains("KvCache"), "{message}");
         }
         let mask = Tensor::zeros((3, 4), DType::F32, &Device::Cpu)?;
         let message = cache.attend(&q, &mask, 0.3).unwrap_err().to_string();
@@ -332,12 +273,7 @@ fn codes_have_room_for_as_many_keys_as_a_sum_has() -> Result<()> {
     }
     let wide = key.broadcast_as((1, 1, 1, 65_537))?;
     let message = KvCache::new(Precision::Int8).append(&wide, &wide);
-    assert!(
-        message
-            .unwrap_err()
-            .to_string()
-            .contains("[1, 1, 1, 65537]")
-    );
+    assert!(message.unwrap_err().to_string().contains("[1, 1, 1, 65537]"));
     // Sizes that memory cannot hold are an error as well.
     let all = key.broadcast_as((1, 1, 1 << 62, 1))?;
     for precision in PRECISIONS {
@@ -396,19 +332,13 @@ impl Decoder {
 fn a_decoder_keeps_its_cache_beside_its_attention() -> candle_dynquant::Result<()> {
     let weight = tensor(&[16, 16], 1)?;
     let attention = nn::Attention::new(0.3);
-    let mut float = Decoder {
-        query: nn::Linear::new(weight, None),
-        cache: attention.cache(),
-        attention,
-    };
+    let mut float =
+        Decoder { query: nn::Linear::new(weight, None), cache: attention.cache(), attention };
     let xs = tensor(&[1, 12, 16], 2)?;
     let mut int8 = float.clone();
     let spec = QConfigSpec::new().kind(LayerKind::Attention, Precision::Int8);
     let report = quantize_dynamic(&mut int8, &spec)?;
-    assert!(
-        report.hidden.is_empty() && report.opaque.is_empty(),
-        "{report}"
-    );
+    assert!(report.hidden.is_empty() && report.opaque.is_empty(), "{report}");
     let message = int8.forward(&xs).unwrap_err().to_string();
     for word in ["one in int8", "float32", "Attention::cache"] {
         assert!(message.contains(word), "{message} lacks {word}");
@@ -425,9 +355,8 @@ fn a_decoder_keeps_its_cache_beside_its_attention() -> candle_dynquant::Result<(
     float.cache.reset();
     let mut measured = int8.clone();
     measured.cache.reset();
-    let inspection = inspect::inspect(&mut float, &mut measured, |model| {
-        model.clone().forward(&xs)
-    })?;
+    let inspection =
+        inspect::inspect(&mut float, &mut measured, |model| model.clone().forward(&xs))?;
     let of_attention = &inspection.layers[1];
     let output = of_attention.output.expect("an output").sqnr_db();
     assert!((25. ..80.).contains(&output), "{inspection}");

@@ -39,10 +39,7 @@ fn expected(q: &Tensor, k: &Tensor, v: &Tensor, mask: Mask<'_>, scale: f64) -> R
         Mask::Causal => {
             let later = |q: usize| (0..keys).map(move |k| u8::from(k + queries > q + keys));
             let later: Vec<u8> = (0..queries).flat_map(later).collect();
-            masked_fill(
-                &scores,
-                &Tensor::from_vec(later, (queries, keys), &Device::Cpu)?,
-            )?
+            masked_fill(&scores, &Tensor::from_vec(later, (queries, keys), &Device::Cpu)?)?
         }
         _ => scores,
     };
@@ -77,10 +74,7 @@ const SIZES: [[usize; 5]; 9] = [
 fn every_mask_in_every_shape_and_dtype() -> Result<()> {
     for [batch, count, kv, queries, keys] in SIZES {
         let q = heads([batch, count, queries, 8], 1)?;
-        let (k, v) = (
-            heads([batch, kv, keys, 8], 2)?,
-            heads([batch, kv, keys, 6], 3)?,
-        );
+        let (k, v) = (heads([batch, kv, keys, 8], 2)?, heads([batch, kv, keys, 6], 3)?);
         // The first key is never excluded, so that each query has a key.
         let excluded = |shape: &[usize]| -> Result<Tensor> {
             let mask = tensor(shape, 4)?.gt(1.)?;
@@ -100,12 +94,9 @@ fn every_mask_in_every_shape_and_dtype() -> Result<()> {
             masks.push(excluded(shape)?);
         }
         masks.push(masks[0].broadcast_as((batch, count, queries, keys))?);
-        for (dtype, bound) in [
-            (DType::F32, 2e-5),
-            (DType::F16, 1e-2),
-            (DType::BF16, 1e-1),
-            (DType::F64, 1e-12),
-        ] {
+        for (dtype, bound) in
+            [(DType::F32, 2e-5), (DType::F16, 1e-2), (DType::BF16, 1e-1), (DType::F64, 1e-12)]
+        {
             let [q, k, v] = [&q, &k, &v].map(|t| t.to_dtype(dtype));
             let (q, k, v) = (q?, k?, v?);
             let scale = 1. / 8f64.sqrt();
@@ -133,11 +124,7 @@ fn every_mask_in_every_shape_and_dtype() -> Result<()> {
 
 #[test]
 fn a_cache_of_keys_gives_what_all_at_once_gives() -> Result<()> {
-    let (q, k, v) = (
-        heads([2, 6, 40, 8], 1)?,
-        heads([2, 2, 40, 8], 2)?,
-        heads([2, 2, 40, 8], 3)?,
-    );
+    let (q, k, v) = (heads([2, 6, 40, 8], 1)?, heads([2, 2, 40, 8], 2)?, heads([2, 2, 40, 8], 3)?);
     let all = ops::scaled_dot_product_attention(&q, &k, &v, Mask::Causal, 0.3)?;
     let mut start = 0;
     for step in [1, 7, 1, 30, 1] {
@@ -154,11 +141,8 @@ fn a_cache_of_keys_gives_what_all_at_once_gives() -> Result<()> {
 
 #[test]
 fn later_keys_are_not_read() -> Result<()> {
-    let (q, k, v) = (
-        heads([1, 2, 300, 8], 1)?,
-        heads([1, 2, 300, 8], 2)?,
-        heads([1, 2, 300, 8], 3)?,
-    );
+    let (q, k, v) =
+        (heads([1, 2, 300, 8], 1)?, heads([1, 2, 300, 8], 2)?, heads([1, 2, 300, 8], 3)?);
     let expected = ops::scaled_dot_product_attention(&q, &k, &v, Mask::Causal, 0.3)?;
     // A block of queries ends with the last query that attends to the keys before 256.
     let poison = Tensor::full(f32::NAN, (1, 2, 44, 8), &Device::Cpu)?;
@@ -197,12 +181,7 @@ fn what_is_not_finite_at_a_key_reaches_no_query_that_does_not_see_it() -> Result
     };
     for poison in [f32::NAN, f32::INFINITY, f32::NEG_INFINITY] {
         let (poisoned_k, poisoned_v) = (of_key(&k, poison)?, of_key(&v, poison)?);
-        for mask in [
-            Mask::Causal,
-            Mask::Exclude(&later),
-            Mask::Include(&seen),
-            Mask::Add(&added),
-        ] {
+        for mask in [Mask::Causal, Mask::Exclude(&later), Mask::Include(&seen), Mask::Add(&added)] {
             for threads in [1, 2, 7] {
                 let pool = rayon::ThreadPoolBuilder::new().num_threads(threads).build();
                 pool.expect("a pool").install(|| -> Result<()> {
@@ -253,33 +232,18 @@ fn more_queries_than_keys_and_queries_that_see_nothing() -> Result<()> {
         let (q, k) = (heads([1, 1, 5, 4], 1)?, heads([1, 1, 3, 4], 2)?);
         let (q, k) = (q.to_dtype(dtype)?, k.to_dtype(dtype)?);
         let got = ops::scaled_dot_product_attention(&q, &k, &k, Mask::Causal, 0.3)?;
-        let zeros = got
-            .narrow(2, 0, 2)?
-            .abs()?
-            .max_all()?
-            .to_dtype(DType::F32)?;
-        assert_eq!(
-            zeros.to_scalar::<f32>()?,
-            0.,
-            "the first two queries see no key"
-        );
+        let zeros = got.narrow(2, 0, 2)?.abs()?.max_all()?.to_dtype(DType::F32)?;
+        assert_eq!(zeros.to_scalar::<f32>()?, 0., "the first two queries see no key");
         let one = got.i((0, 0, 2))?.to_dtype(DType::F64)?;
         assert_close("one key", &one, &k.i((0, 0, 0))?, 1e-6);
         let nothing = Tensor::ones((5, 3), DType::U8, &Device::Cpu)?;
         let got = ops::scaled_dot_product_attention(&q, &k, &k, Mask::Exclude(&nothing), 0.3)?;
-        let size = got
-            .abs()?
-            .max_all()?
-            .to_dtype(DType::F32)?
-            .to_scalar::<f32>()?;
+        let size = got.abs()?.max_all()?.to_dtype(DType::F32)?.to_scalar::<f32>()?;
         assert_eq!(size, 0.);
     }
     for shape in [[0, 4, 3, 5], [1, 4, 0, 5], [1, 4, 3, 0]] {
         let [batch, count, queries, keys] = shape;
-        let (q, k) = (
-            heads([batch, count, queries, 4], 1)?,
-            heads([batch, 2, keys, 4], 2)?,
-        );
+        let (q, k) = (heads([batch, count, queries, 4], 1)?, heads([batch, 2, keys, 4], 2)?);
         let mask = Tensor::zeros((queries, keys), DType::U8, &Device::Cpu)?;
         for mask in [Mask::All, Mask::Causal, Mask::Exclude(&mask)] {
             let got = ops::scaled_dot_product_attention(&q, &k, &k, mask, 0.3)?;
@@ -325,17 +289,11 @@ fn masks_that_do_not_say_what_they_mean_are_errors() -> Result<()> {
     message(Mask::Exclude(&float), &["u8 mask", "F32"]);
     message(Mask::Include(&float), &["u8 mask", "F32"]);
     let wrong = Tensor::zeros(4, DType::U8, &Device::Cpu)?;
-    message(
-        Mask::Exclude(&wrong),
-        &["broadcasts to [1, 4, 3, 3]", "[4]"],
-    );
+    message(Mask::Exclude(&wrong), &["broadcasts to [1, 4, 3, 3]", "[4]"]);
     let three = heads([1, 3, 3, 4], 1)?;
     let got = ops::scaled_dot_product_attention(&xs, &three, &three, None, 0.3);
     let message = got.unwrap_err().to_string();
-    assert!(
-        message.contains("a divisor of 4") && message.contains("[1, 3, 3, 4]"),
-        "{message}"
-    );
+    assert!(message.contains("a divisor of 4") && message.contains("[1, 3, 3, 4]"), "{message}");
     Ok(())
 }
 
@@ -354,10 +312,7 @@ fn in_fewer_bits_a_query_is_near_and_alone() -> Result<()> {
 fn near_and_alone(sizes: [usize; 5], precision: Precision, bound: f64) -> Result<()> {
     let [batch, count, kv, queries, keys] = sizes;
     let q = heads([batch, count, queries, 8], 1)?;
-    let (k, v) = (
-        heads([batch, kv, keys, 8], 2)?,
-        heads([batch, kv, keys, 6], 3)?,
-    );
+    let (k, v) = (heads([batch, kv, keys, 8], 2)?, heads([batch, kv, keys, 6], 3)?);
     let scale = 1. / 8f64.sqrt();
     let attend = |q: &Tensor, k: &Tensor, v: &Tensor, mask: Mask<'_>| {
         ops::scaled_dot_product_attention_with(q, k, v, mask, scale, precision)
@@ -388,12 +343,7 @@ fn near_and_alone(sizes: [usize; 5], precision: Precision, bound: f64) -> Result
     }
     let tracked = Var::from_tensor(&q)?;
     let exact = expected(&q, &k, &v, Mask::All, scale)?;
-    assert_close(
-        "tracked",
-        &attend(&tracked, &k, &v, Mask::All)?,
-        &exact,
-        1e-5,
-    );
+    assert_close("tracked", &attend(&tracked, &k, &v, Mask::All)?, &exact, 1e-5);
     let [q, k, v] = [&q, &k, &v].map(|t| t.to_dtype(DType::F64));
     let (q, k, v) = (q?, k?, v?);
     let exact = expected(&q, &k, &v, Mask::All, scale)?;

@@ -35,9 +35,7 @@ impl Block {
         let (batch, seq, _) = xs.dims3()?;
         let qkv = self.qkv.forward(xs)?.reshape((batch, seq, 12, 8))?;
         let part = |i: usize| qkv.narrow(2, 4 * i, 4)?.transpose(1, 2);
-        let ys = self
-            .attend
-            .forward(&part(0)?, &part(1)?, &part(2)?, Mask::Causal)?;
+        let ys = self.attend.forward(&part(0)?, &part(1)?, &part(2)?, Mask::Causal)?;
         ys.transpose(1, 2)?.reshape((batch, seq, HIDDEN)) + xs
     }
 }
@@ -77,10 +75,7 @@ impl Model {
 
     fn precisions(&self) -> Vec<Precision> {
         let layers = self.layers.iter().map(|layer| &layer.attend);
-        layers
-            .chain(&self.pool)
-            .map(|own| own.precision())
-            .collect()
+        layers.chain(&self.pool).map(|own| own.precision()).collect()
     }
 }
 
@@ -95,9 +90,7 @@ fn write(dir: &std::path::Path) -> Result<(Checkpoint, Model)> {
     let mut tensors = std::collections::HashMap::new();
     let names: Vec<(String, Vec<usize>)> = {
         let vars = vars.data().lock().expect("no panic");
-        vars.iter()
-            .map(|(name, var)| (name.clone(), var.dims().to_vec()))
-            .collect()
+        vars.iter().map(|(name, var)| (name.clone(), var.dims().to_vec())).collect()
     };
     for (name, dims) in names {
         let seed = name.bytes().map(u64::from).sum();
@@ -138,45 +131,25 @@ fn it_is_off_by_default_and_asked_for_by_preset_kind_and_name() -> Result<()> {
     let cases = [
         (QConfigSpec::int8().attention(), [Int8; 4]),
         (QConfigSpec::pytorch().attention(), [Int8; 4]),
-        (
-            QConfigSpec::onnxruntime().embeddings().attention(),
-            [Int8; 4],
-        ),
+        (QConfigSpec::onnxruntime().embeddings().attention(), [Int8; 4]),
         (QConfigSpec::new().attention(), [Int8; 4]),
         (QConfigSpec::bfloat16().attention(), [BFloat16; 4]),
         (QConfigSpec::float16().attention(), [BFloat16; 4]),
-        (
-            QConfigSpec::int8().kind(kind.clone(), QConfig::bfloat16()),
-            [BFloat16; 4],
-        ),
-        (
-            QConfigSpec::bfloat16().kind(kind.clone(), QConfig::int8()),
-            [Int8; 4],
-        ),
+        (QConfigSpec::int8().kind(kind.clone(), QConfig::bfloat16()), [BFloat16; 4]),
+        (QConfigSpec::bfloat16().kind(kind.clone(), QConfig::int8()), [Int8; 4]),
         (
             QConfigSpec::int8_reduce_range().kind(kind.clone(), QConfig::int8().reduce_range()),
             [Int8; 4],
         ),
-        (
-            QConfigSpec::int8().attention().exclude("layers.1"),
-            [Int8, Float32, Int8, Int8],
-        ),
-        (
-            QConfigSpec::int8().attention().name("h.2.attn", BFloat16),
-            [Int8, Int8, BFloat16, Int8],
-        ),
-        (
-            QConfigSpec::int8().name("pool", QConfig::int8()),
-            [Float32, Float32, Float32, Int8],
-        ),
+        (QConfigSpec::int8().attention().exclude("layers.1"), [Int8, Float32, Int8, Int8]),
+        (QConfigSpec::int8().attention().name("h.2.attn", BFloat16), [Int8, Int8, BFloat16, Int8]),
+        (QConfigSpec::int8().name("pool", QConfig::int8()), [Float32, Float32, Float32, Int8]),
         (
             QConfigSpec::int8().regex(r"\.0\.attend$", QConfig::int8()),
             [Int8, Float32, Float32, Float32],
         ),
         (
-            QConfigSpec::new()
-                .name("layers", QConfig::int8())
-                .min_params(1_000_000),
+            QConfigSpec::new().name("layers", QConfig::int8()).min_params(1_000_000),
             [Int8, Int8, Int8, Float32],
         ),
         (QConfigSpec::int8().attention().exclude(kind), [Float32; 4]),
@@ -192,26 +165,15 @@ fn it_is_off_by_default_and_asked_for_by_preset_kind_and_name() -> Result<()> {
 
 #[test]
 fn a_spec_says_its_precision() {
-    let spec = QConfigSpec::new()
-        .attention()
-        .kind(LayerKind::Attention, BFloat16);
-    assert_eq!(
-        spec.to_string(),
-        "kind Attention: int8\nkind Attention: bfloat16\n"
-    );
+    let spec = QConfigSpec::new().attention().kind(LayerKind::Attention, BFloat16);
+    assert_eq!(spec.to_string(), "kind Attention: int8\nkind Attention: bfloat16\n");
 }
 
 #[test]
 fn files_ask_for_it() -> Result<()> {
     let cases = [
-        (
-            "preset: int8\nattention: true",
-            QConfigSpec::int8().attention(),
-        ),
-        (
-            "preset: bfloat16\nattention: true",
-            QConfigSpec::bfloat16().attention(),
-        ),
+        ("preset: int8\nattention: true", QConfigSpec::int8().attention()),
+        ("preset: bfloat16\nattention: true", QConfigSpec::bfloat16().attention()),
         ("preset: int8\nattention: false", QConfigSpec::int8()),
         ("attention: true", QConfigSpec::new().attention()),
         (
@@ -225,19 +187,11 @@ fn files_ask_for_it() -> Result<()> {
     }
     let spec = QConfigSpec::from_yaml("preset: int8\nkinds: {Attention: bfloat16}")?;
     assert_eq!(becomes(&spec)?.0, [BFloat16; 4]);
-    assert_eq!(
-        spec.to_yaml()?,
-        "preset: int8\nkinds:\n  Attention: bfloat16\n"
-    );
+    assert_eq!(spec.to_yaml()?, "preset: int8\nkinds:\n  Attention: bfloat16\n");
     let written = QConfigSpec::int8().attention().to_yaml()?;
     assert_eq!(written, "preset: int8\nattention: true\n");
     let error = QConfigSpec::from_yaml("attention: int8").unwrap_err();
-    assert!(
-        error
-            .to_string()
-            .starts_with("line 1, column 12, attention: "),
-        "{error}"
-    );
+    assert!(error.to_string().starts_with("line 1, column 12, attention: "), "{error}");
     Ok(())
 }
 
@@ -299,23 +253,15 @@ fn the_report_shows_its_precision_and_no_bytes() -> Result<()> {
     let (_, report) = becomes(&spec)?;
     let text = report.to_string();
     let row = |first: &str| -> Vec<String> {
-        let row = text
-            .lines()
-            .find(|line| line.trim_start().starts_with(first));
-        row.expect(first)
-            .split_whitespace()
-            .map(str::to_owned)
-            .collect()
+        let row = text.lines().find(|line| line.trim_start().starts_with(first));
+        row.expect(first).split_whitespace().map(str::to_owned).collect()
     };
     assert_eq!(
         row("layers.{0-2}.attend"),
         ["layers.{0-2}.attend", "x3", "Attention", "int8", "-", "-"]
     );
     assert_eq!(row("pool"), ["pool", "Attention", "bfloat16", "-", "-"]);
-    assert!(
-        text.starts_with("7 of 7 layers swapped, weights 36.9 kB -> "),
-        "{text}"
-    );
+    assert!(text.starts_with("7 of 7 layers swapped, weights 36.9 kB -> "), "{text}");
     let json = serde_json::to_value(&report)?;
     assert_eq!(json["layers"][1]["precision"], "int8");
     assert_eq!(json["layers"][1]["outcome"], "swapped");
@@ -327,9 +273,7 @@ fn the_report_shows_its_precision_and_no_bytes() -> Result<()> {
     assert_eq!(quantize_dynamic(&mut model, &only)?.swapped().count(), 4);
     let again = quantize_dynamic(&mut model, &only)?;
     assert!(
-        again
-            .to_string()
-            .starts_with("0 of 7 layers swapped: 4 are quantized already"),
+        again.to_string().starts_with("0 of 7 layers swapped: 4 are quantized already"),
         "{again}"
     );
     Ok(())
@@ -337,11 +281,8 @@ fn the_report_shows_its_precision_and_no_bytes() -> Result<()> {
 
 #[test]
 fn it_computes_what_the_function_does_and_a_clone_keeps_its_precision() -> Result<()> {
-    let (q, k, v) = (
-        tensor(&[1, 4, 9, 8], 1)?,
-        tensor(&[1, 2, 20, 8], 2)?,
-        tensor(&[1, 2, 20, 8], 3)?,
-    );
+    let (q, k, v) =
+        (tensor(&[1, 4, 9, 8], 1)?, tensor(&[1, 2, 20, 8], 2)?, tensor(&[1, 2, 20, 8], 3)?);
     for precision in [Float32, BFloat16, Int8] {
         let mut layer = nn::Attention::new(0.3);
         if precision != Float32 {
@@ -355,25 +296,13 @@ fn it_computes_what_the_function_does_and_a_clone_keeps_its_precision() -> Resul
         let got = layer.forward(&q, &k, &v, Mask::Causal)?;
         let expected =
             ops::scaled_dot_product_attention_with(&q, &k, &v, Mask::Causal, 0.3, precision)?;
-        assert_eq!(
-            got.flatten_all()?.to_vec1::<f32>()?,
-            expected.flatten_all()?.to_vec1::<f32>()?
-        );
+        assert_eq!(got.flatten_all()?.to_vec1::<f32>()?, expected.flatten_all()?.to_vec1::<f32>()?);
         assert_eq!(precision.to_string().parse::<Precision>()?, precision);
     }
-    let message = nn::Attention::new(0.3)
-        .forward(&q, &q, &v, None)
-        .unwrap_err()
-        .to_string();
-    assert!(
-        message.starts_with("Attention: ") && message.contains("expected v of"),
-        "{message}"
-    );
+    let message = nn::Attention::new(0.3).forward(&q, &q, &v, None).unwrap_err().to_string();
+    assert!(message.starts_with("Attention: ") && message.contains("expected v of"), "{message}");
     let typo = "float16".parse::<Precision>().unwrap_err().to_string();
-    assert!(
-        typo.contains("expected one of float32, bfloat16, int8"),
-        "{typo}"
-    );
+    assert!(typo.contains("expected one of float32, bfloat16, int8"), "{typo}");
     Ok(())
 }
 
@@ -420,10 +349,7 @@ fn attention_that_cannot_be_found_again_is_not_saved() -> Result<()> {
     quantize_dynamic(&mut model, &QConfigSpec::int8().attention())?;
     let before = std::fs::read(&out)?;
     let error = checkpoint::save(&model, &source, &out).unwrap_err();
-    assert_eq!(
-        (error.kind(), error.path()),
-        (ErrorKind::Unsupported, Some("pool"))
-    );
+    assert_eq!((error.kind(), error.path()), (ErrorKind::Unsupported, Some("pool")));
     for word in ["nn::Attention::load", "one in int8 without a name"] {
         assert!(error.to_string().contains(word), "{error}");
     }
@@ -431,13 +357,8 @@ fn attention_that_cannot_be_found_again_is_not_saved() -> Result<()> {
     model.pool = Some(model.layers[0].attend.clone());
     checkpoint::save(&model, &source, &out)?;
     model.layers[0] = write(dir.path())?.1.layers[0].clone();
-    let error = checkpoint::save(&model, &source, &out)
-        .unwrap_err()
-        .to_string();
-    assert!(
-        error.contains("\"h.0.attn\"") && error.contains("two layers"),
-        "{error}"
-    );
+    let error = checkpoint::save(&model, &source, &out).unwrap_err().to_string();
+    assert!(error.contains("\"h.0.attn\"") && error.contains("two layers"), "{error}");
     assert_ne!(std::fs::read(&out)?, before);
     Ok(())
 }
@@ -468,10 +389,7 @@ fn a_record_that_means_nothing_is_an_error() -> Result<()> {
     let got = with(serde_json::json!({"pool": "int8", "other": "bfloat16"}))?;
     assert_eq!(got, "[Float32, Float32, Float32, Int8]");
     let got = with(serde_json::json!({"pool": "int7"}))?;
-    assert!(
-        got.contains("unknown precision") && got.contains("int7"),
-        "{got}"
-    );
+    assert!(got.contains("unknown precision") && got.contains("int7"), "{got}");
     let got = with(serde_json::json!(["pool"]))?;
     assert!(got.contains("metadata `candle_dynquant`"), "{got}");
     Ok(())
@@ -486,13 +404,7 @@ fn an_inspection_measures_its_output() -> Result<()> {
     quantize_dynamic(&mut quantized, &spec)?;
     let xs = inputs()?;
     let inspection = inspect::inspect(&mut float, &mut quantized, |model| model.forward(&xs))?;
-    let of = |path: &str| {
-        inspection
-            .layers
-            .iter()
-            .find(|layer| layer.path == path)
-            .expect("it")
-    };
+    let of = |path: &str| inspection.layers.iter().find(|layer| layer.path == path).expect("it");
     for path in ["layers.0.attend", "layers.2.attend", "pool"] {
         let layer = of(path);
         assert!(layer.quantized && layer.weights.is_empty(), "{path}");
@@ -505,20 +417,14 @@ fn an_inspection_measures_its_output() -> Result<()> {
         assert!(layer.bits.is_none() && json["bytes_before"] == 0, "{path}");
     }
     let all = float.layers[0].qkv.forward(&xs)?;
-    let ends = [
-        all.min_all()?.to_scalar::<f32>()?,
-        all.max_all()?.to_scalar()?,
-    ];
+    let ends = [all.min_all()?.to_scalar::<f32>()?, all.max_all()?.to_scalar()?];
     let input = of("layers.0.attend").input.as_ref().expect("activations");
     assert_eq!([input.min, input.max], ends, "of queries, keys and values");
     // The picture of sizes has no bars for layers without weights.
     let page = inspection.page("attention", &[]);
     let (_, sizes) = page.split_once("Weights in kB").expect("the picture");
     let (sizes, _) = sizes.split_once("</table>").expect("its end");
-    assert!(
-        sizes.contains("qkv") && !sizes.contains("attend"),
-        "{sizes}"
-    );
+    assert!(sizes.contains("qkv") && !sizes.contains("attend"), "{sizes}");
     let left = of("layers.1.attend");
     assert!(!left.quantized && left.output.is_none() && left.along.is_some());
     let table = inspection.to_string();
@@ -527,10 +433,7 @@ fn an_inspection_measures_its_output() -> Result<()> {
     let others = inspect::replays(&quantized)?;
     assert!(others.contains_key("pool") && !others.contains_key("layers.1.attend"));
     let observed = inspect::observe(&mut float, others, |model| model.forward(&xs))?;
-    assert_eq!(
-        observed.outputs["pool"],
-        of("pool").output.expect("measured")
-    );
+    assert_eq!(observed.outputs["pool"], of("pool").output.expect("measured"));
     assert!(observed.silent.is_empty());
     Ok(())
 }
@@ -550,10 +453,7 @@ fn masks_of_all_kinds_are_measured_as_they_are() -> Result<()> {
         Mask::Include(&excluded),
     ] {
         // Computed by the layer from its report.
-        let others = [(
-            String::new(),
-            candle_dynquant::Layer::replay(&float).expect("one"),
-        )];
+        let others = [(String::new(), candle_dynquant::Layer::replay(&float).expect("one"))];
         let observed = inspect::observe(&mut float.clone(), others.into(), |layer| {
             layer.forward(&q, &k, &v, mask)
         })?;
@@ -570,11 +470,7 @@ fn a_search_has_it_in_its_ladder() -> Result<()> {
     let expected = float.forward(&xs)?;
     let error = |model: &Model| {
         let ys = model.forward(&xs)?;
-        (ys - &expected)?
-            .abs()?
-            .max_all()?
-            .to_scalar::<f32>()
-            .map(f64::from)
+        (ys - &expected)?.abs()?.max_all()?.to_scalar::<f32>().map(f64::from)
     };
     let of_attention = |model: &mut Model, config: &TuningConfig| -> Result<Vec<LayerPrecision>> {
         let outcome = tune(model, config, error)?;
@@ -602,38 +498,19 @@ fn a_search_has_it_in_its_ladder() -> Result<()> {
         for trial in &outcome.trials {
             seen.extend(trial.layers.keys().copied());
         }
-        for rung in [
-            LayerPrecision::Int8,
-            LayerPrecision::BFloat16,
-            LayerPrecision::Float,
-        ] {
+        for rung in [LayerPrecision::Int8, LayerPrecision::BFloat16, LayerPrecision::Float] {
             assert!(seen.contains(&rung), "{strategy}: {outcome}");
         }
-        assert!(
-            outcome.met && model.precisions() == [Float32; 4],
-            "{strategy}: {outcome}"
-        );
+        assert!(outcome.met && model.precisions() == [Float32; 4], "{strategy}: {outcome}");
         let text = outcome.to_string();
-        assert!(
-            text.contains("Attention") && text.contains("FP32"),
-            "{text}"
-        );
+        assert!(text.contains("Attention") && text.contains("FP32"), "{text}");
         // The bound between the two limits the mix.
         let mut bfloat16 = float.clone();
-        quantize_dynamic(
-            &mut bfloat16,
-            &QConfigSpec::new().kind(LayerKind::Attention, BFloat16),
-        )?;
+        quantize_dynamic(&mut bfloat16, &QConfigSpec::new().kind(LayerKind::Attention, BFloat16))?;
         let mut model = float.clone();
         let outcome = tune(&mut model, &only.absolute(error(&bfloat16)?), error)?;
-        assert!(
-            outcome.met && !model.precisions().contains(&Float32),
-            "{strategy}: {outcome}"
-        );
-        assert!(
-            model.precisions().contains(&BFloat16),
-            "{strategy}: {outcome}"
-        );
+        assert!(outcome.met && !model.precisions().contains(&Float32), "{strategy}: {outcome}");
+        assert!(model.precisions().contains(&BFloat16), "{strategy}: {outcome}");
     }
     Ok(())
 }

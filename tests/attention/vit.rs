@@ -110,11 +110,7 @@ impl Layer {
         let up = nn::linear(SIZE, INNER, vb.pp("intermediate.dense"))?;
         Ok(Self {
             before: nn::layer_norm(SIZE, EPS, vb.pp("layernorm_before"))?,
-            projections: [
-                projection("query")?,
-                projection("key")?,
-                projection("value")?,
-            ],
+            projections: [projection("query")?, projection("key")?, projection("value")?],
             attention: nn::Attention::load(scale, attention),
             output: nn::linear(SIZE, SIZE, vb.pp("attention.output.dense"))?,
             after: nn::layer_norm(SIZE, EPS, vb.pp("layernorm_after"))?,

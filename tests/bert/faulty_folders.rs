@@ -49,10 +49,7 @@ fn tokenizer() -> Value {
 fn encoder(prefix: &str) -> Entries {
     let mut entries = Entries::new();
     let mut add = |name: &str, shape: &[usize]| {
-        let entry = Entry {
-            dtype: Dtype::F32,
-            shape: shape.to_vec(),
-        };
+        let entry = Entry { dtype: Dtype::F32, shape: shape.to_vec() };
         entries.insert(format!("{prefix}{name}"), entry);
     };
     for (name, rows) in [("word", 9), ("position", 12), ("token_type", 2)] {
@@ -69,11 +66,7 @@ fn encoder(prefix: &str) -> Entries {
         add(&format!("encoder.layer.0.{name}.weight"), &[out, size]);
         add(&format!("encoder.layer.0.{name}.bias"), &[out]);
     }
-    for norm in [
-        "embeddings",
-        "encoder.layer.0.attention.output",
-        "encoder.layer.0.output",
-    ] {
+    for norm in ["embeddings", "encoder.layer.0.attention.output", "encoder.layer.0.output"] {
         add(&format!("{norm}.LayerNorm.weight"), &[8]);
         add(&format!("{norm}.LayerNorm.bias"), &[8]);
     }
@@ -83,13 +76,7 @@ fn encoder(prefix: &str) -> Entries {
 fn linear(entries: &mut Entries, name: &str, out: usize, size: usize) {
     let dtype = Dtype::F32;
     let (weight, bias) = (vec![out, size], vec![out]);
-    entries.insert(
-        format!("{name}.weight"),
-        Entry {
-            dtype,
-            shape: weight,
-        },
-    );
+    entries.insert(format!("{name}.weight"), Entry { dtype, shape: weight });
     entries.insert(format!("{name}.bias"), Entry { dtype, shape: bias });
 }
 
@@ -173,17 +160,13 @@ fn good_folders_are_read() -> Result<()> {
 
     // Without a prefix and heads; with other float dtypes and known unused tensors.
     let mut entries = encoder("");
-    for (dtype, entry) in [Dtype::F16, Dtype::BF16, Dtype::F64]
-        .into_iter()
-        .zip(entries.values_mut())
+    for (dtype, entry) in
+        [Dtype::F16, Dtype::BF16, Dtype::F64].into_iter().zip(entries.values_mut())
     {
         entry.dtype = dtype;
     }
     let bytes = 4 * elements(&entries);
-    let ids = Entry {
-        dtype: Dtype::I64,
-        shape: vec![1, 12],
-    };
+    let ids = Entry { dtype: Dtype::I64, shape: vec![1, 12] };
     entries.insert("embeddings.position_ids".into(), ids);
     linear(&mut entries, "cls.predictions.decoder", 9, 8);
     let folder = Folder::read(Sample::new(&entries)?.0.path())?;
@@ -195,10 +178,7 @@ fn good_folders_are_read() -> Result<()> {
         key.replace("LayerNorm.weight", "LayerNorm.gamma")
             .replace("LayerNorm.bias", "LayerNorm.beta")
     };
-    let old = classifier()
-        .into_iter()
-        .map(|(key, entry)| (rename(key), entry))
-        .collect();
+    let old = classifier().into_iter().map(|(key, entry)| (rename(key), entry)).collect();
     Folder::read(Sample::new(&old)?.0.path())?;
     Ok(())
 }
@@ -206,10 +186,7 @@ fn good_folders_are_read() -> Result<()> {
 #[test]
 fn missing_folder_and_files() -> Result<()> {
     let nowhere = Path::new("no/such/folder");
-    refuses(
-        Folder::read(nowhere),
-        &["no/such/folder", "expected a folder", "no such folder"],
-    )?;
+    refuses(Folder::read(nowhere), &["no/such/folder", "expected a folder", "no such folder"])?;
     let sample = Sample::new(&classifier())?;
     refuses(
         Folder::read(&sample.0.path().join(WEIGHTS)),
@@ -221,12 +198,7 @@ fn missing_folder_and_files() -> Result<()> {
         sample.refuses(&[name, "expected", "No such file"])?;
     }
     fs::remove_file(sample.0.path().join(WEIGHTS))?;
-    sample.refuses(&[
-        sample.0.path().to_str().unwrap_or("?"),
-        WEIGHTS,
-        INDEX,
-        "got neither",
-    ])
+    sample.refuses(&[sample.0.path().to_str().unwrap_or("?"), WEIGHTS, INDEX, "got neither"])
 }
 
 #[test]
@@ -251,68 +223,23 @@ fn malformed_config() -> Result<()> {
     for (key, value, expected, got) in [
         ("model_type", json!("gpt2"), "\"bert\"", "\"gpt2\""),
         ("model_type", Value::Null, "\"bert\"", "no such key"),
-        (
-            "position_embedding_type",
-            json!("relative_key"),
-            "\"absolute\"",
-            "\"relative_key\"",
-        ),
+        ("position_embedding_type", json!("relative_key"), "\"absolute\"", "\"relative_key\""),
         ("is_decoder", json!(true), "false", "true"),
-        (
-            "hidden_size",
-            Value::Null,
-            "a positive integer",
-            "no such key",
-        ),
-        (
-            "vocab_size",
-            json!("many"),
-            "a positive integer",
-            "\"many\"",
-        ),
+        ("hidden_size", Value::Null, "a positive integer", "no such key"),
+        ("vocab_size", json!("many"), "a positive integer", "\"many\""),
         ("num_hidden_layers", json!(0), "a positive integer", "0"),
         ("intermediate_size", json!(-3), "a positive integer", "-3"),
-        (
-            "max_position_embeddings",
-            json!(1.5),
-            "a positive integer",
-            "1.5",
-        ),
-        (
-            "type_vocab_size",
-            json!(4294967296u64),
-            "below 2^31",
-            "4294967296",
-        ),
-        (
-            "num_attention_heads",
-            json!(3),
-            "a divisor of hidden_size 8",
-            "3",
-        ),
+        ("max_position_embeddings", json!(1.5), "a positive integer", "1.5"),
+        ("type_vocab_size", json!(4294967296u64), "below 2^31", "4294967296"),
+        ("num_attention_heads", json!(3), "a divisor of hidden_size 8", "3"),
         ("layer_norm_eps", json!("small"), "a number", "\"small\""),
         ("layer_norm_eps", json!(-1.), "0 or more", "-1"),
-        (
-            "hidden_act",
-            json!("swish"),
-            "gelu, gelu_new, gelu_pytorch_tanh or relu",
-            "\"swish\"",
-        ),
-        (
-            "hidden_act",
-            json!(1),
-            "the name of an activation function",
-            "1",
-        ),
+        ("hidden_act", json!("swish"), "gelu, gelu_new, gelu_pytorch_tanh or relu", "\"swish\""),
+        ("hidden_act", json!(1), "the name of an activation function", "1"),
         ("pad_token_id", json!(-1), "a token id", "-1"),
         ("pad_token_id", json!(9), "less than vocab_size 9", "9"),
         ("id2label", json!(["red"]), id2label, "[\"red\"]"),
-        (
-            "id2label",
-            json!({"1": "green"}),
-            "each of the numbers 0 to 0 once",
-            "\"1\"",
-        ),
+        ("id2label", json!({"1": "green"}), "each of the numbers 0 to 0 once", "\"1\""),
         ("id2label", json!({"0": 7}), id2label, "{\"0\":7}"),
     ] {
         let got = format!("got {got}");
@@ -351,10 +278,7 @@ fn files_that_are_no_safetensors() -> Result<()> {
     let sample = Sample::new(&classifier())?;
     let whole = fs::read(sample.0.path().join(WEIGHTS))?;
     let truncated = [0, 4, 8, 100, whole.len() / 2, whole.len() - 1].map(|n| whole[..n].to_vec());
-    for bytes in truncated
-        .into_iter()
-        .chain([vec![b'x'; 64], vec![0xff; 64]])
-    {
+    for bytes in truncated.into_iter().chain([vec![b'x'; 64], vec![0xff; 64]]) {
         sample.write(WEIGHTS, &bytes)?;
         let got = format!("got {} bytes that are none", bytes.len());
         sample.refuses(&[WEIGHTS, "expected a complete safetensors file", &got])?;
@@ -362,38 +286,23 @@ fn files_that_are_no_safetensors() -> Result<()> {
     // A folder in the file's place.
     fs::remove_file(sample.0.path().join(WEIGHTS))?;
     fs::create_dir(sample.0.path().join(WEIGHTS))?;
-    sample.refuses(&[
-        WEIGHTS,
-        "expected a readable file",
-        "expected a regular file, got a folder",
-    ])
+    sample.refuses(&[WEIGHTS, "expected a readable file", "expected a regular file, got a folder"])
 }
 
 #[test]
 fn missing_tensors() -> Result<()> {
     // Each tensor in turn; the classifier is required only if config.json promises it.
-    for key in classifier()
-        .keys()
-        .filter(|key| *key != "classifier.weight")
-    {
+    for key in classifier().keys().filter(|key| *key != "classifier.weight") {
         let mut entries = classifier();
         entries.remove(key);
         let sample = Sample::new(&entries)?;
-        sample.refuses(&[
-            WEIGHTS,
-            &format!("expected tensor {key:?}"),
-            "got no such tensor",
-        ])?;
+        sample.refuses(&[WEIGHTS, &format!("expected tensor {key:?}"), "got no such tensor"])?;
     }
     let sample = with_config("architectures", json!(["BertForSequenceClassification"]))?;
     let mut entries = classifier();
     entries.retain(|key, _| !key.starts_with("classifier"));
     write_tensors(&sample.0.path().join(WEIGHTS), &entries)?;
-    sample.refuses(&[
-        WEIGHTS,
-        "expected tensor \"classifier.weight\"",
-        "got no such tensor",
-    ])
+    sample.refuses(&[WEIGHTS, "expected tensor \"classifier.weight\"", "got no such tensor"])
 }
 
 #[test]
@@ -408,10 +317,7 @@ fn extra_tensors() -> Result<()> {
         extra,
     ])?;
     let mut entries = classifier();
-    let strange = Entry {
-        dtype: Dtype::F32,
-        shape: vec![2],
-    };
+    let strange = Entry { dtype: Dtype::F32, shape: vec![2] };
     entries.insert("qa_outputs.bias".into(), strange);
     Sample::new(&entries)?.refuses(&[WEIGHTS, "expected only", "got 1 more: \"qa_outputs.bias\""])
 }
@@ -423,10 +329,8 @@ fn wrong_shapes() -> Result<()> {
         let mut entries = classifier();
         let mut wrong = entry.clone();
         wrong.shape[0] += 1;
-        let (expected, got) = (
-            format!("expected shape {:?}", entry.shape),
-            format!("got {:?}", wrong.shape),
-        );
+        let (expected, got) =
+            (format!("expected shape {:?}", entry.shape), format!("got {:?}", wrong.shape));
         entries.insert(key.clone(), wrong);
         Sample::new(&entries)?.refuses(&[WEIGHTS, &format!("{key:?}"), &expected, &got])?;
     }
@@ -435,23 +339,10 @@ fn wrong_shapes() -> Result<()> {
 
 #[test]
 fn unsupported_dtypes() -> Result<()> {
-    for dtype in [
-        Dtype::I8,
-        Dtype::U8,
-        Dtype::I32,
-        Dtype::I64,
-        Dtype::BOOL,
-        Dtype::F8_E4M3,
-    ] {
+    for dtype in [Dtype::I8, Dtype::U8, Dtype::I32, Dtype::I64, Dtype::BOOL, Dtype::F8_E4M3] {
         let key = "bert.encoder.layer.0.attention.self.query.weight";
         let mut entries = classifier();
-        entries.insert(
-            key.into(),
-            Entry {
-                dtype,
-                shape: vec![8, 8],
-            },
-        );
+        entries.insert(key.into(), Entry { dtype, shape: vec![8, 8] });
         let got = format!("got {dtype:?}");
         Sample::new(&entries)?.refuses(&[WEIGHTS, key, "expected f64, f32, f16 or bf16", &got])?;
     }
@@ -467,16 +358,9 @@ fn sharded(sample: &Sample) -> Result<Value> {
     write_tensors(&dir.join("one.safetensors"), &body)?;
     write_tensors(&dir.join("two.safetensors"), &heads)?;
     let file = |key: &str| {
-        if is_head(key) {
-            "two.safetensors"
-        } else {
-            "one.safetensors"
-        }
+        if is_head(key) { "two.safetensors" } else { "one.safetensors" }
     };
-    let map: BTreeMap<_, _> = classifier()
-        .keys()
-        .map(|key| (key.clone(), file(key)))
-        .collect();
+    let map: BTreeMap<_, _> = classifier().keys().map(|key| (key.clone(), file(key))).collect();
     let index = json!({"metadata": {"total_size": 1}, "weight_map": map});
     fs::remove_file(dir.join(WEIGHTS))?;
     sample.write(INDEX, index.to_string())?;
@@ -524,21 +408,11 @@ fn sharded_files() -> Result<()> {
     let mut missing = index.clone();
     missing["weight_map"]["classifier.bias"] = json!("three.safetensors");
     sample.write(INDEX, missing.to_string())?;
-    sample.refuses(&[
-        INDEX,
-        "expected the shard",
-        "three.safetensors",
-        "no such file",
-    ])?;
+    sample.refuses(&[INDEX, "expected the shard", "three.safetensors", "no such file"])?;
 
     sample.write(INDEX, index.to_string())?;
     fs::remove_file(sample.0.path().join("two.safetensors"))?;
-    sample.refuses(&[
-        INDEX,
-        "expected the shard",
-        "two.safetensors",
-        "no such file",
-    ])
+    sample.refuses(&[INDEX, "expected the shard", "two.safetensors", "no such file"])
 }
 
 #[test]
@@ -546,10 +420,7 @@ fn texts_and_labels() -> Result<()> {
     let sample = Sample::new(&classifier())?;
     let labels = ["red".to_owned(), "green".to_owned()];
     let path = sample.0.path().join("texts");
-    refuses(
-        texts::read(&path, &labels, false),
-        &["texts", "expected a readable text file"],
-    )?;
+    refuses(texts::read(&path, &labels, false), &["texts", "expected a readable text file"])?;
     for blank in ["", "\n \n\t\n"] {
         fs::write(&path, blank)?;
         refuses(
@@ -561,10 +432,7 @@ fn texts_and_labels() -> Result<()> {
     let texts = texts::read(&path, &labels, false)?;
     let pairs: Vec<_> = texts.iter().map(|t| (t.text.as_str(), t.label)).collect();
     assert_eq!(pairs, [("a b", Some(1)), ("blue\ta", None), (" c", None)]);
-    refuses(
-        texts::read(&path, &labels, true),
-        &["texts", "line 3", "expected a label", "blue"],
-    )
+    refuses(texts::read(&path, &labels, true), &["texts", "line 3", "expected a label", "blue"])
 }
 
 /// Each file of a folder as a fifo without a writer; a fifo of texts has a writer.
@@ -619,18 +487,9 @@ fn lengths_and_batches() -> Result<()> {
 
     let tokens = tokenize(&["a", "b c", "d"], None)?;
     let batches = texts::batches(&tokens, 2, 0)?;
-    assert_eq!(
-        batches[0].ids.to_vec2::<u32>()?,
-        [[2, 4, 3, 0], [2, 5, 6, 3]]
-    );
-    assert_eq!(
-        batches[0].mask.to_vec2::<f32>()?,
-        [[1., 1., 1., 0.], [1., 1., 1., 1.]]
-    );
+    assert_eq!(batches[0].ids.to_vec2::<u32>()?, [[2, 4, 3, 0], [2, 5, 6, 3]]);
+    assert_eq!(batches[0].mask.to_vec2::<f32>()?, [[1., 1., 1., 0.], [1., 1., 1., 1.]]);
     assert_eq!(batches[1].ids.to_vec2::<u32>()?, [[2, 7, 3]]);
     assert_eq!(batches.len(), 2);
-    refuses(
-        texts::pad_to(&tokens, 3, 0),
-        &["expected at most 3 tokens", "got 4"],
-    )
+    refuses(texts::pad_to(&tokens, 3, 0), &["expected at most 3 tokens", "got 4"])
 }

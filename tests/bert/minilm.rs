@@ -100,11 +100,7 @@ fn largest_difference(a: &[Vec<f32>], b: &[Vec<f32>]) -> f32 {
     // A NaN anywhere is as far as can be.
     pairs.fold(0., |most, (a, b)| {
         let difference = (a - b).abs();
-        if difference.is_nan() {
-            f32::INFINITY
-        } else {
-            difference.max(most)
-        }
+        if difference.is_nan() { f32::INFINITY } else { difference.max(most) }
     })
 }
 
@@ -122,22 +118,9 @@ fn tokens_are_those_of_the_reference() -> Result<()> {
             let text = number * BATCH + row;
             let (ids, mask) = (&ids[text], &masks[text]);
             let length = ours[row].len();
-            assert!(
-                ours[row]
-                    .iter()
-                    .map(|id| i64::from(*id))
-                    .eq(ids[..length].iter().copied())
-            );
-            assert!(
-                our_mask[row]
-                    .iter()
-                    .map(|m| *m as i64)
-                    .eq(mask[..length].iter().copied())
-            );
-            assert!(
-                ids[length..].iter().all(|id| *id == 0),
-                "text {text} is longer there"
-            );
+            assert!(ours[row].iter().map(|id| i64::from(*id)).eq(ids[..length].iter().copied()));
+            assert!(our_mask[row].iter().map(|m| *m as i64).eq(mask[..length].iter().copied()));
+            assert!(ids[length..].iter().all(|id| *id == 0), "text {text} is longer there");
         }
     }
     Ok(())
@@ -153,10 +136,7 @@ fn float_embeddings_are_those_of_the_reference() -> Result<()> {
         let batch = texts::pad_to(row, row[0].len(), setup.pad)?;
         alone.extend(setup.model.forward(&batch)?.to_vec2::<f32>()?);
     }
-    for (name, ours) in [
-        ("float_alone", alone),
-        ("float_batched", setup.batched(&setup.model)?),
-    ] {
+    for (name, ours) in [("float_alone", alone), ("float_batched", setup.batched(&setup.model)?)] {
         let difference = largest_difference(&setup.rows(name)?, &ours);
         println!("{name}: largest difference {difference:.2e}");
         assert!(difference <= 1e-4, "{name} differs by {difference:e}");
@@ -185,18 +165,12 @@ fn torch_presets_are_as_close_as_in_torch() -> Result<()> {
         return Ok(());
     };
     let float = setup.batched(&setup.model)?;
-    for (preset, name) in [
-        ("default", "torch_default"),
-        ("per_channel", "torch_per_channel"),
-    ] {
+    for (preset, name) in [("default", "torch_default"), ("per_channel", "torch_per_channel")] {
         let ours = setup.batched(&setup.quantized(&QConfigSpec::preset(preset)?)?)?;
         let (db, torch_db) = (sqnr_db(&float, &ours), setup.torch_db[name]);
         let to_torch = sqnr_db(&setup.rows(name)?, &ours);
         println!("{preset}: {db:.2} dB, torch {torch_db:.2} dB; against torch's {to_torch:.2} dB");
-        assert!(
-            (db - torch_db).abs() <= 1.5,
-            "{preset}: {db} dB, torch {torch_db} dB"
-        );
+        assert!((db - torch_db).abs() <= 1.5, "{preset}: {db} dB, torch {torch_db} dB");
     }
     Ok(())
 }

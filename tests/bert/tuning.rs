@@ -28,11 +28,7 @@ fn answers(model: &Bert, batch: &Batch) -> Result<Vec<Vec<f32>>> {
 /// Both strategies meet a criterion, 4 dB above int8, that PyTorch's default and int8 miss.
 fn check(dir: &Path, texts: &Path, labelled: bool) -> Result<()> {
     let folder = Folder::read(dir)?;
-    let labels = if labelled {
-        folder.config.labels.as_slice()
-    } else {
-        &[]
-    };
+    let labels = if labelled { folder.config.labels.as_slice() } else { &[] };
     let texts = texts::read(texts, labels, labelled)?;
     let strings: Vec<&str> = texts.iter().take(TEXTS).map(|t| t.text.as_str()).collect();
     let tokens = texts::tokenize(&folder.tokenizer, &folder.config, &strings, None)?;
@@ -46,22 +42,14 @@ fn check(dir: &Path, texts: &Path, labelled: bool) -> Result<()> {
         quantize_dynamic(&mut model, &spec)?;
         db(&model)
     };
-    let (default, int8) = (
-        quantized(QConfigSpec::pytorch())?,
-        quantized(QConfigSpec::int8())?,
-    );
+    let (default, int8) = (quantized(QConfigSpec::pytorch())?, quantized(QConfigSpec::int8())?);
     let target = int8 + 4.;
-    assert!(
-        default < target,
-        "{default} dB by default, {int8} dB per row"
-    );
+    assert!(default < target, "{default} dB by default, {int8} dB per row");
 
     let mut evals = Vec::new();
     for strategy in [Strategy::Basic, Strategy::Sensitivity] {
         let mut model = folder.model.clone();
-        let config = TuningConfig::default()
-            .strategy(strategy)
-            .absolute(FLOAT_DB - target);
+        let config = TuningConfig::default().strategy(strategy).absolute(FLOAT_DB - target);
         let outcome = tune(&mut model, &config, db)?;
         println!(
             "{strategy}: {default:.1} dB by default, {int8:.1} dB per row; {:.1} dB with {} after {} evaluations",
@@ -72,12 +60,7 @@ fn check(dir: &Path, texts: &Path, labelled: bool) -> Result<()> {
         assert!(outcome.met && db(&model)? >= target, "{outcome}");
         let best = outcome.best().expect("a trial");
         assert_eq!(best.value, db(&model)?);
-        assert!(
-            outcome
-                .trials
-                .iter()
-                .all(|trial| !trial.passed || best.bytes <= trial.bytes)
-        );
+        assert!(outcome.trials.iter().all(|trial| !trial.passed || best.bytes <= trial.bytes));
         let int8 = best.layers.get(&LayerPrecision::Int8).map_or(0, Vec::len);
         assert!(int8 >= 1, "a mix: {best}");
         evals.push(outcome.evals);
@@ -88,10 +71,7 @@ fn check(dir: &Path, texts: &Path, labelled: bool) -> Result<()> {
         assert_eq!(db(&Folder::read(&out)?.model)?, best.value);
     }
     let layers = folder_layers(&folder);
-    assert!(
-        evals[1] as f64 <= (layers as f64).log2() + 3.,
-        "{evals:?} of {layers} layers"
-    );
+    assert!(evals[1] as f64 <= (layers as f64).log2() + 3., "{evals:?} of {layers} layers");
     assert!(4 * evals[1] <= evals[0], "{evals:?}");
     Ok(())
 }
@@ -113,9 +93,5 @@ fn minilm() -> Result<()> {
         println!("skipped: set DYNQUANT_MINILM to the folder that scripts/fetch_minilm.sh makes");
         return Ok(());
     };
-    check(
-        Path::new(&dir),
-        &root().join("assets/reference/minilm_sentences.txt"),
-        false,
-    )
+    check(Path::new(&dir), &root().join("assets/reference/minilm_sentences.txt"), false)
 }

@@ -25,11 +25,8 @@ fn one_scale_is_that_of_the_whole_weight() -> Result<()> {
     let weight = Tensor::cat(&[&weight, &last], 0)?.to_dtype(DType::BF16)?;
     candle_core::safetensors::save(&HashMap::from([("head.weight", weight.clone())]), &float)?;
     let source = Checkpoint::open(&float)?;
-    let affine = ObserverConfig::new(
-        ObserverKind::MinMax,
-        QDType::QUInt8,
-        QScheme::PerTensorAffine,
-    );
+    let affine =
+        ObserverConfig::new(ObserverKind::MinMax, QDType::QUInt8, QScheme::PerTensorAffine);
     let qconfig = QConfig::Int8 {
         weight: affine,
         activation: DynamicConfig::new(Granularity::PerTensor, true),

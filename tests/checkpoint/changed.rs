@@ -24,10 +24,7 @@ fn load(vb: &VarBuilder<'static>) -> Result<Model> {
     let fused = vb.get((12, 8), "fused.weight")?.chunk(2, 0)?;
     Ok(Model {
         query: nn::linear(8, 6, vb.pp("query"))?,
-        fused: fused
-            .into_iter()
-            .map(|part| nn::Linear::new(part, None))
-            .collect(),
+        fused: fused.into_iter().map(|part| nn::Linear::new(part, None)).collect(),
         norm: nn::layer_norm(8, 1e-5, vb.pp("norm"))?,
         words: nn::embedding(9, 8, vb.pp("words"))?,
         lstm: nn::LSTM::new(8, 3, Default::default(), vb.pp("lstm"))?,
@@ -81,22 +78,14 @@ fn each_change_is_written_and_nothing_else() -> Result<()> {
     let changes: [(&[&str], Change); 7] = [
         (&[], |_| Ok(())),
         // A LoRA that is merged into a layer's memory.
-        (&["query.weight"], |model| {
-            add_in_place(model.query.weight())
-        }),
-        (&["query.bias"], |model| {
-            add_in_place(model.query.bias().expect("bias"))
-        }),
+        (&["query.weight"], |model| add_in_place(model.query.weight())),
+        (&["query.bias"], |model| add_in_place(model.query.bias().expect("bias"))),
         (&["fused.weight"], |model| {
             let part = model.fused[1].weight();
             Ok(part.slice_set(&random(&[2, 8])?, 0, 3)?)
         }),
-        (&["norm.bias"], |model| {
-            add_in_place(model.norm.bias().expect("bias"))
-        }),
-        (&["words.weight"], |model| {
-            add_in_place(model.words.embeddings())
-        }),
+        (&["norm.bias"], |model| add_in_place(model.norm.bias().expect("bias"))),
+        (&["words.weight"], |model| add_in_place(model.words.embeddings())),
         (&["query.weight", "words.weight"], |model| {
             add_in_place(model.query.weight())?;
             add_in_place(model.words.embeddings())
@@ -128,10 +117,7 @@ fn each_change_is_written_and_nothing_else() -> Result<()> {
             let xs = random(&[3, 8])?;
             let pairs = model.fused.iter().zip(&again.fused);
             for (a, b) in pairs.chain([(&model.query, &again.query)]) {
-                assert_eq!(
-                    a.forward(&xs)?.to_vec2::<f32>()?,
-                    b.forward(&xs)?.to_vec2::<f32>()?
-                );
+                assert_eq!(a.forward(&xs)?.to_vec2::<f32>()?, b.forward(&xs)?.to_vec2::<f32>()?);
             }
         }
     }
@@ -166,10 +152,7 @@ fn a_float_weight_that_was_not_loaded_is_named() -> Result<()> {
     let saved = checkpoint::save(&(model, computed), &source, &out)?;
     assert_eq!(saved.unsaved, ["1"]);
     let text = saved.to_string();
-    assert!(
-        text.starts_with("1: its float weight is not written"),
-        "{text}"
-    );
+    assert!(text.starts_with("1: its float weight is not written"), "{text}");
     // A weight that a loader computes from the tensor at its path would be computed again.
     let mut model = load(&source.var_builder(DType::F32, &Device::Cpu))?;
     model.query = nn::Linear::new((model.query.weight() * 2.)?, None);
@@ -249,10 +232,7 @@ fn tensors_of_other_shapes_and_layers_at_odds_are_told_apart() -> Result<()> {
     for layers in [vec![head.clone(), other.clone()], vec![other, head.clone()]] {
         let error = checkpoint::save(&layers, &source, &out);
         let error = error.expect_err("two layers").to_string();
-        assert!(
-            error.contains("one weight for the tensor \"words.weight\""),
-            "{error}"
-        );
+        assert!(error.contains("one weight for the tensor \"words.weight\""), "{error}");
     }
     assert!(checkpoint::save(&(model, head), &source, &out).is_err());
     // Different norms with one name.
@@ -310,9 +290,7 @@ fn equalized_layers_and_norms_need_their_tensors() -> Result<()> {
     computed.up = nn::Linear::new((model.up.weight() * 2.)?, None);
     let probe = random(&[48, 4])?;
     for model in [&mut model, &mut computed] {
-        let report = equalize(model, &Equalization::default(), |model| {
-            model.forward(&probe)
-        })?;
+        let report = equalize(model, &Equalization::default(), |model| model.forward(&probe))?;
         assert_eq!(report.pairs.len(), 1);
     }
     assert_eq!(checkpoint::save(&model, &source, &out)?, Saved::default());
@@ -323,10 +301,7 @@ fn equalized_layers_and_norms_need_their_tensors() -> Result<()> {
         candle_core::safetensors::save(&tensors(gain), &other)?;
         let error = checkpoint::save(&model, &Checkpoint::open(&other)?, &out);
         let error = error.expect_err("another norm").to_string();
-        assert!(
-            error.contains("norm.weight") && error.contains("floats [4]"),
-            "{error}"
-        );
+        assert!(error.contains("norm.weight") && error.contains("floats [4]"), "{error}");
     }
     let mut without = tensors(&gain);
     without.remove("up.weight");
@@ -345,11 +320,7 @@ fn a_changed_layer_of_quantized_groups_is_written_as_floats() -> Result<()> {
     let header = br#"{"a.weight":{"dtype":"I8","shape":[2,4],"data_offsets":[16,24]},"a.weight_scale":{"dtype":"F32","shape":[2,2],"data_offsets":[0,16]}}"#;
     let mut bytes = (header.len() as u64).to_le_bytes().to_vec();
     bytes.extend(header);
-    bytes.extend(
-        [1f32, 2., 3., 4.]
-            .iter()
-            .flat_map(|scale| scale.to_le_bytes()),
-    );
+    bytes.extend([1f32, 2., 3., 4.].iter().flat_map(|scale| scale.to_le_bytes()));
     bytes.extend([1u8; 8]);
     std::fs::write(&groups, bytes)?;
     let source = Checkpoint::open(&groups)?;

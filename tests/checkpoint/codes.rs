@@ -80,88 +80,31 @@ fn wrong_arguments_are_refused() -> Result<()> {
         qscheme: PerChannelSymmetric,
     };
     let refused = |parts: Parts<'_>, expected: &str| {
-        let Parts {
-            shape,
-            codes,
-            scales,
-            zeros,
-            bias,
-            dtype,
-            qscheme,
-        } = parts;
+        let Parts { shape, codes, scales, zeros, bias, dtype, qscheme } = parts;
         let qweight = QWeight::from_codes(shape, codes, scales, zeros, bias, dtype, qscheme);
         let error = qweight.expect_err(expected).to_string();
         assert!(error.contains(expected), "{expected}: {error}");
     };
-    let with_codes = |codes, dtype| Parts {
-        codes,
-        dtype,
-        ..fit
-    };
+    let with_codes = |codes, dtype| Parts { codes, dtype, ..fit };
     let with_scales = |scales| Parts { scales, ..fit };
-    let with_scheme = |dtype, qscheme| Parts {
-        dtype,
-        qscheme,
-        ..fit
-    };
-    let with_bias = |bias| Parts {
-        bias: Some(bias),
-        ..fit
-    };
-    refused(
-        with_codes(&[1; 3], QInt8),
-        "number of codes: expected 2, got 3",
-    );
-    refused(
-        with_codes(&[1, 128], QInt8),
-        "code: expected -128 to 127, got 128 at index 1",
-    );
-    refused(
-        with_codes(&[1, -1], QUInt8),
-        "code: expected 0 to 255, got -1 at index 1",
-    );
+    let with_scheme = |dtype, qscheme| Parts { dtype, qscheme, ..fit };
+    let with_bias = |bias| Parts { bias: Some(bias), ..fit };
+    refused(with_codes(&[1; 3], QInt8), "number of codes: expected 2, got 3");
+    refused(with_codes(&[1, 128], QInt8), "code: expected -128 to 127, got 128 at index 1");
+    refused(with_codes(&[1, -1], QUInt8), "code: expected 0 to 255, got -1 at index 1");
     refused(with_scales(&[1.]), "number of scales: expected 2, got 1");
-    refused(
-        with_scales(&[1., -2.]),
-        "scale: expected a finite positive number, got -2 at index 1",
-    );
+    refused(with_scales(&[1., -2.]), "scale: expected a finite positive number, got -2 at index 1");
     refused(with_scales(&[1., 0.]), "got 0 at index 1");
-    refused(
-        with_scheme(QInt8, PerTensorAffine),
-        "number of scales: expected 1, got 2",
-    );
-    refused(
-        with_scheme(QUInt8, PerChannelAffineFloatQParams),
-        "integer zero points",
-    );
-    refused(
-        Parts { zeros: &[0], ..fit },
-        "number of zero points: expected 2, got 1",
-    );
-    refused(
-        Parts {
-            zeros: &[0, 200],
-            ..fit
-        },
-        "zero point: expected -128 to 127, got 200",
-    );
+    refused(with_scheme(QInt8, PerTensorAffine), "number of scales: expected 1, got 2");
+    refused(with_scheme(QUInt8, PerChannelAffineFloatQParams), "integer zero points");
+    refused(Parts { zeros: &[0], ..fit }, "number of zero points: expected 2, got 1");
+    refused(Parts { zeros: &[0, 200], ..fit }, "zero point: expected -128 to 127, got 200");
     refused(with_bias(&bias), "non-finite bias");
     refused(with_bias(&bias.narrow(0, 0, 1)?), "expected [2], got [1]");
-    refused(
-        Parts {
-            shape: [usize::MAX, 2],
-            ..fit
-        },
-        "elements",
-    );
+    refused(Parts { shape: [usize::MAX, 2], ..fit }, "elements");
     let (codes, scales, zeros) = (&[127; 70_000][..], &[1.][..], &[0][..]);
-    let long = Parts {
-        shape: [1, 70_000],
-        codes,
-        scales,
-        zeros,
-        ..with_scheme(QInt8, PerTensorAffine)
-    };
+    let long =
+        Parts { shape: [1, 70_000], codes, scales, zeros, ..with_scheme(QInt8, PerTensorAffine) };
     refused(long, "can overflow");
     let table = |zeros, dtype, qscheme| {
         let table = QTable::from_codes([2, 1], &[1, 1], &[1., 2.], zeros, dtype, qscheme);
@@ -173,30 +116,17 @@ fn wrong_arguments_are_refused() -> Result<()> {
             table(float(&[0., f32::NAN]), QUInt8, PerChannelAffineFloatQParams),
             "a finite number, got NaN",
         ),
-        (
-            table(float(&[0.]), QUInt8, PerChannelAffineFloatQParams),
-            "number of zero points",
-        ),
+        (table(float(&[0.]), QUInt8, PerChannelAffineFloatQParams), "number of zero points"),
         (
             table(float(&[0., 0.]), QInt8, PerChannelAffineFloatQParams),
             "float zero points for quint8",
         ),
+        (table(float(&[0., 0.]), QUInt8, PerChannelSymmetric), "integers for all else"),
         (
-            table(float(&[0., 0.]), QUInt8, PerChannelSymmetric),
-            "integers for all else",
-        ),
-        (
-            table(
-                ZeroPoints::Int(vec![0, 0]),
-                QUInt8,
-                PerChannelAffineFloatQParams,
-            ),
+            table(ZeroPoints::Int(vec![0, 0]), QUInt8, PerChannelAffineFloatQParams),
             "float zero points",
         ),
-        (
-            table(ZeroPoints::Int(vec![0, 256]), QUInt8, PerChannelSymmetric),
-            "0 to 255",
-        ),
+        (table(ZeroPoints::Int(vec![0, 256]), QUInt8, PerChannelSymmetric), "0 to 255"),
     ];
     for (got, expected) in cases {
         assert!(got.contains(expected), "{expected}: {got}");

@@ -35,11 +35,7 @@ fn a_computed_weight_is_saved_under_its_name_and_loaded_without_computing() -> R
     write(&path("float"), tensors()?)?;
     let source = Checkpoint::open(path("float"))?;
     let load = |source: &Checkpoint| stacked(&source.var_builder(DType::F32, &Device::Cpu), "both");
-    let specs = [
-        QConfigSpec::int8(),
-        QConfigSpec::int4(),
-        QConfigSpec::float16(),
-    ];
+    let specs = [QConfigSpec::int8(), QConfigSpec::int4(), QConfigSpec::float16()];
     for (number, spec) in specs.into_iter().enumerate() {
         let mut model = load(&source)?;
         quantize_dynamic(&mut model, &spec.min_params(0))?;
@@ -86,10 +82,7 @@ fn computed_weights_of_one_name_are_equal_or_refused() -> Result<()> {
         Ok(vec![stacked(&vb, "both")?, other])
     };
     let error = saved(tensors()?, two, &spec)?;
-    assert!(
-        error.contains("one weight for the tensor \"both.weight\""),
-        "{error}"
-    );
+    assert!(error.contains("one weight for the tensor \"both.weight\""), "{error}");
     let wrong = |vb: VarBuilder<'static>| stacked(&vb, "key");
     let error = saved(tensors()?, wrong, &spec);
     assert!(error.is_err_and(|e| e.to_string().contains("key")));

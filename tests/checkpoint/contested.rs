@@ -37,22 +37,14 @@ fn a_part_of_two_layers_is_saved_once_if_they_are_quantized_alike() -> Result<()
         Ok(layers.into_iter().flatten().take(4).collect::<Vec<_>>())
     };
     let int8 = QConfigSpec::int8().min_params(0);
-    let saved_alike = round_trip(&float, &out, &int8, DType::F32, load, |m| {
-        m.iter().collect()
-    })?;
+    let saved_alike = round_trip(&float, &out, &int8, DType::F32, load, |m| m.iter().collect())?;
     assert_eq!((quantized(&out)?.len(), saved_alike.beside.len()), (1, 0));
     let tensors = || -> Result<_> {
-        Ok([
-            ("attn.in_proj_weight", random(&[24, 16])?),
-            ("attn.in_proj_bias", random(&[24])?),
-        ])
+        Ok([("attn.in_proj_weight", random(&[24, 16])?), ("attn.in_proj_bias", random(&[24])?)])
     };
     let unlike = int8.name("3", QConfig::pytorch());
     let error = saved(tensors()?, load, &unlike)?;
-    assert!(
-        error.starts_with("3: ") && error.contains(CONTESTED),
-        "{error}"
-    );
+    assert!(error.starts_with("3: ") && error.contains(CONTESTED), "{error}");
     Ok(())
 }
 
@@ -68,9 +60,7 @@ fn rows_of_a_tensor_that_another_layer_needs_are_saved_beside_it() -> Result<()>
         layers.push(nn::Linear::new(whole, None));
         Ok(layers)
     };
-    let saved = round_trip(&float, &out, &spec, DType::F32, with_whole, |m| {
-        m.iter().collect()
-    })?;
+    let saved = round_trip(&float, &out, &spec, DType::F32, with_whole, |m| m.iter().collect())?;
     assert_eq!(saved.beside.len(), 3);
     // A layer that is in no file needs no tensor.
     let with_other = |vb: VarBuilder<'static>| {
@@ -79,9 +69,7 @@ fn rows_of_a_tensor_that_another_layer_needs_are_saved_beside_it() -> Result<()>
         layers.push(nn::Linear::new(other, None));
         Ok(layers)
     };
-    let saved = round_trip(&float, &out, &spec, DType::F32, with_other, |m| {
-        m.iter().collect()
-    })?;
+    let saved = round_trip(&float, &out, &spec, DType::F32, with_other, |m| m.iter().collect())?;
     assert_eq!((quantized(&out)?.len(), saved.beside.len()), (1, 0));
     assert_eq!(saved.unsaved, ["3"]);
     Ok(())
@@ -108,9 +96,7 @@ fn two_heads_of_a_float_table_are_saved_once_if_they_multiply_alike() -> Result<
     };
     let per_channel = QConfig::per_channel();
     let alike = QConfigSpec::all_kinds(per_channel.clone()).min_params(0);
-    let beside = round_trip(&float, &out, &alike, DType::F32, load, |m| {
-        m.heads.iter().collect()
-    })?;
+    let beside = round_trip(&float, &out, &alike, DType::F32, load, |m| m.heads.iter().collect())?;
     assert_eq!(beside.beside.len(), 1);
     // Equal codes, but another treatment of activations.
     let mut per_row = per_channel.clone();
@@ -120,10 +106,7 @@ fn two_heads_of_a_float_table_are_saved_once_if_they_multiply_alike() -> Result<
     for other in [per_row, QConfig::float16()] {
         let unlike = alike.clone().name("heads.1", other);
         let error = saved([("embed.weight", random(&[40, 16])?)], load, &unlike)?;
-        assert!(
-            error.starts_with("heads.1: ") && error.contains(CONTESTED),
-            "{error}"
-        );
+        assert!(error.starts_with("heads.1: ") && error.contains(CONTESTED), "{error}");
     }
     Ok(())
 }
@@ -138,17 +121,11 @@ struct Two {
 fn a_layer_whose_path_is_another_layers_tensor_is_refused() -> Result<()> {
     let load = |vb: VarBuilder<'static>| {
         let other = Tensor::randn(0f32, 1., (6, 8), &Device::Cpu)?;
-        Ok(Two {
-            first: nn::linear_no_bias(8, 6, vb.pp("w"))?,
-            w: nn::Linear::new(other, None),
-        })
+        Ok(Two { first: nn::linear_no_bias(8, 6, vb.pp("w"))?, w: nn::Linear::new(other, None) })
     };
     let spec = QConfigSpec::int8().min_params(0);
     let error = saved([("w.weight", random(&[6, 8])?)], load, &spec)?;
-    assert!(
-        error.starts_with("w: ") && error.contains(CONTESTED),
-        "{error}"
-    );
+    assert!(error.starts_with("w: ") && error.contains(CONTESTED), "{error}");
     // A tensor that is not a weight.
     let ids = Tensor::ones((6, 8), DType::U8, &Device::Cpu)?;
     let tensors = [("w.weight", ids), ("first.weight", random(&[6, 8])?)];
@@ -160,10 +137,7 @@ fn a_layer_whose_path_is_another_layers_tensor_is_refused() -> Result<()> {
         })
     };
     let error = saved(tensors, load, &spec)?;
-    assert!(
-        error.starts_with("w: ") && error.contains("a float dtype"),
-        "{error}"
-    );
+    assert!(error.starts_with("w: ") && error.contains("a float dtype"), "{error}");
     // Equal codes in another shape are another weight.
     let load = |vb: VarBuilder<'static>| {
         let first = nn::linear_no_bias(8, 6, vb.pp("first"))?;
@@ -173,10 +147,7 @@ fn a_layer_whose_path_is_another_layers_tensor_is_refused() -> Result<()> {
     };
     let spec = QConfigSpec::pytorch().min_params(0);
     let error = saved([("first.weight", random(&[6, 8])?)], load, &spec)?;
-    assert!(
-        error.starts_with("w: ") && error.contains("in the checkpoint"),
-        "{error}"
-    );
+    assert!(error.starts_with("w: ") && error.contains("in the checkpoint"), "{error}");
     Ok(())
 }
 

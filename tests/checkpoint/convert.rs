@@ -57,21 +57,14 @@ fn folders_with_and_without_a_model_are_the_same() -> Result<()> {
         activation: DynamicConfig::new(Granularity::PerTensor, true),
     };
     let others = [
-        (
-            "without a layer",
-            QConfigSpec::int8().min_params(0).exclude("narrow"),
-        ),
+        ("without a layer", QConfigSpec::int8().min_params(0).exclude("narrow")),
         ("histograms", QConfigSpec::all_kinds(histogram)),
     ];
     for (name, spec) in specs().into_iter().chain(others) {
         let (_, config) = written(dir.path(), &spec, name)?;
         assert_eq!(config["hidden_size"], 24, "{name}");
         let is_int8 = !name.contains("float16");
-        assert_eq!(
-            config.get("quantization_config").is_some(),
-            is_int8,
-            "{name}"
-        );
+        assert_eq!(config.get("quantization_config").is_some(), is_int8, "{name}");
     }
     Ok(())
 }
@@ -104,16 +97,8 @@ fn the_config_tells_which_layers_are_quantized_and_how() -> Result<()> {
     let cases = [
         (int8(), vec![linear.clone()], json!([])),
         (int8().embeddings(), vec![linear.clone(), table], json!([])),
-        (
-            int8().exclude("narrow"),
-            vec![linear.clone()],
-            json!(["narrow"]),
-        ),
-        (
-            int8().name("narrow", QConfig::float16()),
-            vec![linear],
-            json!(["narrow"]),
-        ),
+        (int8().exclude("narrow"), vec![linear.clone()], json!(["narrow"])),
+        (int8().name("narrow", QConfig::float16()), vec![linear], json!(["narrow"])),
         // Two treatments of Linears: each lists its layers.
         (
             int8().name("narrow", per_tensor),
@@ -189,30 +174,15 @@ fn the_config_names_modules_with_any_prefix_where_a_head_may_be_tied() -> Result
     let entry = of_config(text, &spec)?;
     let pooler = r"re:^((.*\.)?pooler\.)?dense$";
     let layers = r"re:^(.*\.)?layers\.\d+\.q_proj$";
-    assert_eq!(
-        entry["config_groups"]["group_0"]["targets"],
-        json!([pooler, layers])
-    );
-    assert_eq!(
-        entry["ignore"],
-        json!(["classifier", "model.layers.0.small"])
-    );
+    assert_eq!(entry["config_groups"]["group_0"]["targets"], json!([pooler, layers]));
+    assert_eq!(entry["ignore"], json!(["classifier", "model.layers.0.small"]));
     let entry = of_config(text, &spec.clone().exclude("model.layers.1"))?;
-    assert_eq!(
-        entry["config_groups"]["group_0"]["targets"],
-        json!([pooler, layers])
-    );
+    assert_eq!(entry["config_groups"]["group_0"]["targets"], json!([pooler, layers]));
     let left = r"re:^(.*\.)?layers\.1\.q_proj$";
-    assert_eq!(
-        entry["ignore"],
-        json!(["classifier", "model.layers.0.small", left])
-    );
+    assert_eq!(entry["ignore"], json!(["classifier", "model.layers.0.small", left]));
     // A vision model, whose modules transformers renames.
     let entry = of_config("{}", &spec.min_params(0).exclude("classifier"))?;
-    assert_eq!(
-        entry["config_groups"]["group_0"]["targets"],
-        json!(["Linear"])
-    );
+    assert_eq!(entry["config_groups"]["group_0"]["targets"], json!(["Linear"]));
     assert_eq!(entry["ignore"], json!(["classifier"]));
     Ok(())
 }
@@ -269,24 +239,13 @@ fn what_is_no_linear_stays_float_with_its_reason() -> Result<()> {
     assert_eq!(plan.layers().len(), cases.len());
     let layer = |plan: &Plan, name: &str| {
         let mut layers = plan.layers().iter();
-        layers
-            .find(|layer| layer.name == name)
-            .expect("a layer")
-            .clone()
+        layers.find(|layer| layer.name == name).expect("a layer").clone()
     };
     for (name, kind, why) in cases {
         let layer = layer(&plan, name);
         assert_eq!(layer.kind.to_string(), kind, "{name}");
-        let left = layer
-            .qconfig
-            .as_ref()
-            .err()
-            .map(|left| left.to_string())
-            .unwrap_or_default();
-        assert!(
-            left.contains(why) && left.is_empty() == why.is_empty(),
-            "{name}: {left}"
-        );
+        let left = layer.qconfig.as_ref().err().map(|left| left.to_string()).unwrap_or_default();
+        assert!(left.contains(why) && left.is_empty() == why.is_empty(), "{name}: {left}");
         assert_eq!(layer.qconfig.is_ok(), why.is_empty(), "{name}");
     }
     // Requested explicitly: experts by a rule, others by their kinds.
@@ -300,10 +259,7 @@ fn what_is_no_linear_stays_float_with_its_reason() -> Result<()> {
     assert!(entry.contains("experts"), "{entry}");
     let norm = spec.name("h.0.norm_1", QConfig::int8());
     let error = Plan::new(&source, &norm, &[], &[]).unwrap_err().to_string();
-    assert!(
-        error.contains("h.0.norm_1") && error.contains("Norm"),
-        "{error}"
-    );
+    assert!(error.contains("h.0.norm_1") && error.contains("Norm"), "{error}");
     Ok(())
 }
 
@@ -395,10 +351,7 @@ fn groups_of_huge_weights_keep_scales_that_halves_cannot_hold() -> Result<()> {
     let source = Checkpoint::open(&float)?;
     let plan = Plan::new(&source, &QConfigSpec::int4().min_params(0), &[], &[])?;
     checkpoint::quantize(&source, &plan, &out, |_| ())?;
-    let (expected, got) = (
-        source.floats("a.weight")?,
-        Checkpoint::open(&out)?.floats("a.weight")?,
-    );
+    let (expected, got) = (source.floats("a.weight")?, Checkpoint::open(&out)?.floats("a.weight")?);
     for (got, expected) in got.iter().zip(expected) {
         assert!((got / expected - 1.).abs() < 0.1, "{got}, {expected}");
     }
@@ -412,19 +365,15 @@ fn a_tensor_of_several_layers_is_no_module_of_other_libraries() -> Result<()> {
     let source = folder_of(dir.path(), "{}", tensors)?;
     let names = ["attn.in_proj_weight".to_owned()];
     // If layers are treated differently, the config names their modules.
-    for (i, qconfig) in [QConfig::int8(), QConfig::pytorch(), QConfig::float16()]
-        .into_iter()
-        .enumerate()
+    for (i, qconfig) in
+        [QConfig::int8(), QConfig::pytorch(), QConfig::float16()].into_iter().enumerate()
     {
         let spec = QConfigSpec::int8().min_params(0).name(&*names[0], qconfig);
         let plan = Plan::new(&source, &spec, &names, &[])?;
         let out = dir.path().join(i.to_string());
         checkpoint::quantize(&source, &plan, &out, |_| ())?;
         let config = fs::read_to_string(out.join("config.json"))?;
-        assert!(
-            config.contains("config_groups") && !config.contains("in_proj"),
-            "{config}"
-        );
+        assert!(config.contains("config_groups") && !config.contains("in_proj"), "{config}");
     }
     Ok(())
 }
@@ -435,12 +384,7 @@ fn a_bias_of_another_length_tells_nothing_of_a_matrix() -> Result<()> {
     let tensors: &[(&str, &[usize])] =
         &[("embeddings.weight", &[10, 4]), ("embeddings.bias", &[3])];
     let source = folder_of(dir.path(), "{}", tensors)?;
-    let plan = Plan::new(
-        &source,
-        &QConfigSpec::int8().min_params(0).embeddings(),
-        &[],
-        &[],
-    )?;
+    let plan = Plan::new(&source, &QConfigSpec::int8().min_params(0).embeddings(), &[], &[])?;
     assert_eq!(plan.layers()[0].kind, LayerKind::Embedding);
     Ok(())
 }

@@ -18,10 +18,7 @@ fn folder(dir: &Path, shards: usize) -> Result<PathBuf> {
     fs::create_dir(&folder)?;
     fs::create_dir(folder.join("1_Pooling"))?;
     fs::write(folder.join("1_Pooling/config.json"), "{\"pooling\": true}")?;
-    fs::write(
-        folder.join("config.json"),
-        "{\"hidden_size\": 24, \"eps\": 1e-12}",
-    )?;
+    fs::write(folder.join("config.json"), "{\"hidden_size\": 24, \"eps\": 1e-12}")?;
     fs::write(folder.join("tokenizer.json"), "{}")?;
     fs::write(folder.join("pytorch_model.bin"), "other weights")?;
     let float = write_float(&folder)?;
@@ -34,20 +31,14 @@ fn folder(dir: &Path, shards: usize) -> Result<PathBuf> {
         for (i, name) in names.into_iter().enumerate() {
             let file = format!("model-{}.safetensors", i % shards);
             map.insert(name.clone(), file.clone().into());
-            files
-                .entry(file)
-                .or_default()
-                .insert(name.clone(), tensors[&name].clone());
+            files.entry(file).or_default().insert(name.clone(), tensors[&name].clone());
         }
         for (file, tensors) in &files {
             candle_core::safetensors::save(tensors, folder.join(file))?;
         }
         fs::remove_file(&float)?;
         let index = serde_json::json!({"metadata": {"total_size": 1}, "weight_map": map});
-        fs::write(
-            folder.join("model.safetensors.index.json"),
-            index.to_string(),
-        )?;
+        fs::write(folder.join("model.safetensors.index.json"), index.to_string())?;
     }
     Ok(folder)
 }
@@ -74,10 +65,7 @@ fn a_folder_for_a_folder() -> Result<()> {
         assert!(missing.to_string().starts_with(&file), "{missing}");
         assert!(out.join("tokenizer.json").exists() && out.join("1_Pooling/config.json").exists());
         assert!(!out.join("pytorch_model.bin").exists());
-        assert_eq!(
-            out.join("model.safetensors.index.json").exists(),
-            shards > 1
-        );
+        assert_eq!(out.join("model.safetensors.index.json").exists(), shards > 1);
         if shards > 1 {
             let index = fs::read(out.join("model.safetensors.index.json"))?;
             let index: Value = serde_json::from_slice(&index)?;
@@ -111,9 +99,7 @@ fn a_table_of_ones_own_is_named_by_its_path() -> Result<()> {
     let dir = tempfile::tempdir()?;
     let source = Checkpoint::open(folder(dir.path(), 1)?)?;
     let rows = Tensor::randn(0f32, 1., (50, 24), &Device::Cpu)?;
-    let mut model = Named {
-        table: nn::Embedding::new(rows, 24),
-    };
+    let mut model = Named { table: nn::Embedding::new(rows, 24) };
     quantize_dynamic(&mut model, &QConfigSpec::int8().min_params(0).embeddings())?;
     let out = dir.path().join("int8");
     checkpoint::save(&model, &source, &out)?;
@@ -192,10 +178,7 @@ fn adapters_are_refused() -> Result<()> {
         let float = folder(dir.path(), 1)?;
         fs::write(float.join(name), "{}")?;
         let error = Checkpoint::open(&float).unwrap_err().to_string();
-        assert!(
-            error.contains("merge the adapter") && error.ends_with(name),
-            "{error}"
-        );
+        assert!(error.contains("merge the adapter") && error.ends_with(name), "{error}");
     }
     Ok(())
 }
@@ -256,16 +239,8 @@ fn a_config_tells_which_layers_stay_float() -> Result<()> {
         })
     };
     for (spec, targets, ignored) in [
-        (
-            int8.clone().exclude("head"),
-            json!([["Linear"]]),
-            json!(["head", "other"]),
-        ),
-        (
-            int8.clone().embeddings(),
-            json!([["Linear"], ["words"]]),
-            json!(["head", "other"]),
-        ),
+        (int8.clone().exclude("head"), json!([["Linear"]]), json!(["head", "other"])),
+        (int8.clone().embeddings(), json!([["Linear"], ["words"]]), json!(["head", "other"])),
     ] {
         for by_name in [true, false] {
             let mut model = load(by_name)?;
@@ -283,10 +258,7 @@ fn a_config_tells_which_layers_stay_float() -> Result<()> {
     let mut model = load(true)?;
     quantize_dynamic(&mut model, &int8.exclude("head").embeddings())?;
     let error = checkpoint::save(&model, &source, &out).unwrap_err();
-    assert!(
-        error.to_string().starts_with("words: cannot save"),
-        "{error}"
-    );
+    assert!(error.to_string().starts_with("words: cannot save"), "{error}");
     Ok(())
 }
 
@@ -324,15 +296,11 @@ fn nothing_is_lost_where_a_folder_is_replaced() -> Result<()> {
     let out = dir.path().join("out");
     fs::create_dir(&out)?;
     fs::write(out.join("thesis.txt"), "years of work")?;
-    let error = checkpoint::save(&model, &source, &out)
-        .unwrap_err()
-        .to_string();
+    let error = checkpoint::save(&model, &source, &out).unwrap_err().to_string();
     assert!(error.contains("thesis.txt"), "{error}");
     assert_eq!(fs::read(out.join("thesis.txt"))?, b"years of work");
     for same in [&float, &float.join("../float")] {
-        let error = checkpoint::save(&model, &source, same)
-            .unwrap_err()
-            .to_string();
+        let error = checkpoint::save(&model, &source, same).unwrap_err().to_string();
         assert!(error.contains("another place"), "{error}");
     }
     Ok(())
@@ -344,11 +312,7 @@ fn an_open_file_stays_readable_where_it_is_replaced() -> Result<()> {
     let float = write_float(dir.path())?;
     let source = Checkpoint::open(&float)?;
     let out = dir.path().join("out.safetensors");
-    checkpoint::save(
-        &quantized(&float, &QConfigSpec::int8().min_params(0))?,
-        &source,
-        &out,
-    )?;
+    checkpoint::save(&quantized(&float, &QConfigSpec::int8().min_params(0))?, &source, &out)?;
     let (before, opened) = (Model::open(&out)?.bits()?, Checkpoint::open(&out)?);
     checkpoint::save(&quantized(&float, &QConfigSpec::float16())?, &source, &out)?;
     let model = Model::load(opened.var_builder(DType::F32, &Device::Cpu))?;
@@ -375,10 +339,7 @@ fn what_killed_writers_left_is_removed() -> Result<()> {
         file.set_modified(modified)?;
         Ok(file)
     };
-    let stale = [
-        (".dynquant-0123456789abcdef", false),
-        (".dynquant-0123456789ABCDEF", true),
-    ];
+    let stale = [(".dynquant-0123456789abcdef", false), (".dynquant-0123456789ABCDEF", true)];
     for (name, is_folder) in stale {
         make(name, is_folder, old)?;
     }
@@ -401,10 +362,7 @@ fn what_killed_writers_left_is_removed() -> Result<()> {
         assert!(!dir.path().join(name).exists(), "{name}");
     }
     for (name, _) in kept {
-        assert!(
-            dir.path().join(name).join("model.safetensors").exists(),
-            "{name}"
-        );
+        assert!(dir.path().join(name).join("model.safetensors").exists(), "{name}");
     }
     Ok(())
 }

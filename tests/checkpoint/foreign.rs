@@ -30,11 +30,7 @@ fn int8_linears_are_built_from_their_codes() -> Result<()> {
         let float = candle_nn::linear_no_bias(weight.dim(1)?, weight.dim(0)?, vb.pp(name))?;
         assert_eq!(difference(float.weight(), weight)?, 0., "{name}");
     }
-    assert!(
-        down.projection()
-            .qweight()
-            .is_some_and(|w| w.zero_points().iter().any(|z| *z != 0))
-    );
+    assert!(down.projection().qweight().is_some_and(|w| w.zero_points().iter().any(|z| *z != 0)));
     assert!(head.projection().qweight().is_none());
     let ys = head.forward(&down.forward(&up.forward(&expected["input"])?.relu()?)?)?;
     // The activations' rounding: theirs have 8 bits for both signs.
@@ -92,10 +88,7 @@ fn scales_and_zero_points_of_every_shape_are_read() -> Result<()> {
         std::fs::write(&path, tensors(&all, serde_json::Value::Null))?;
         let vb = Checkpoint::open(&path)?.var_builder(DType::F32, &Device::Cpu);
         let ours = nn::linear_no_bias(4, rows, vb.pp("a"))?;
-        let got = ours
-            .projection()
-            .qweight()
-            .and_then(|weight| weight.qscheme());
+        let got = ours.projection().qweight().and_then(|weight| weight.qscheme());
         assert_eq!(got, qscheme, "{case}");
         let candles = candle_nn::linear_no_bias(4, rows, vb.pp("a"))?;
         for weight in [ours.weight(), candles.weight()] {
@@ -111,13 +104,8 @@ fn scales_and_zero_points_of_every_shape_are_read() -> Result<()> {
         ];
         std::fs::write(&path, tensors(&all, serde_json::Value::Null))?;
         let vb = Checkpoint::open(&path)?.var_builder(DType::F32, &Device::Cpu);
-        let error = candle_nn::linear_no_bias(4, 2, vb.pp("a"))
-            .unwrap_err()
-            .to_string();
-        assert!(
-            error.contains("expected finite numbers"),
-            "{scale}: {error}"
-        );
+        let error = candle_nn::linear_no_bias(4, 2, vb.pp("a")).unwrap_err().to_string();
+        assert!(error.contains("expected finite numbers"), "{scale}: {error}");
     }
     Ok(())
 }
@@ -137,10 +125,7 @@ fn activations_are_those_of_the_group_that_names_a_layer() -> Result<()> {
         all.push((&**weight, "I8", json!([4, 3]), &[1u8; 12][..]));
         all.push((&**scale, "F32", json!([4, 1]), &scales[..]));
     }
-    std::fs::write(
-        dir.path().join("model.safetensors"),
-        tensors(&all, serde_json::Value::Null),
-    )?;
+    std::fs::write(dir.path().join("model.safetensors"), tensors(&all, serde_json::Value::Null))?;
     let group = |targets: Value, strategy: &str| {
         let activations =
             json!({"num_bits": 8, "type": "int", "dynamic": true, "strategy": strategy});
@@ -157,14 +142,8 @@ fn activations_are_those_of_the_group_that_names_a_layer() -> Result<()> {
     std::fs::write(dir.path().join("config.json"), config.to_string())?;
     let vb = Checkpoint::open(dir.path())?.var_builder(DType::F32, &Device::Cpu);
     // The first row alone shows whether rows share a scale.
-    let (row, large) = (
-        [[0.3f32, -0.7, 0.9]],
-        [[0.3f32, -0.7, 0.9], [90., 5., -90.]],
-    );
-    let [row, both] = [
-        Tensor::new(&row, &Device::Cpu)?,
-        Tensor::new(&large, &Device::Cpu)?,
-    ];
+    let (row, large) = ([[0.3f32, -0.7, 0.9]], [[0.3f32, -0.7, 0.9], [90., 5., -90.]]);
+    let [row, both] = [Tensor::new(&row, &Device::Cpu)?, Tensor::new(&large, &Device::Cpu)?];
     for (name, per_row) in [("a", false), ("b", true), ("model.c", false), ("d", false)] {
         let layer = nn::linear_no_bias(3, 4, vb.pp(name))?;
         let alone = layer.forward(&row)?.get(0)?;
@@ -192,9 +171,7 @@ fn static_scales_of_activations_are_left_out_and_that_is_said() -> Result<()> {
     };
     write("a.bias")?;
     let source = Checkpoint::open(dir.path())?;
-    let [note] = source.notes() else {
-        panic!("{:?}", source.notes())
-    };
+    let [note] = source.notes() else { panic!("{:?}", source.notes()) };
     assert!(note.contains("a.input_scale"), "{note}");
     let layer = nn::linear_no_bias(3, 2, source.var_builder(DType::F32, &Device::Cpu).pp("a"))?;
     assert!(layer.projection().qweight().is_some());
@@ -217,9 +194,7 @@ fn static_scales_of_activations_are_left_out_and_that_is_said() -> Result<()> {
     // Nothing is quantized, though the groups say so.
     let file = written("a.weight F32 [2,3] 6*1", Value::Null);
     std::fs::write(dir.path().join("model.safetensors"), file)?;
-    let error = Checkpoint::open(dir.path())
-        .expect_err("floats")
-        .to_string();
+    let error = Checkpoint::open(dir.path()).expect_err("floats").to_string();
     assert!(error.contains("expected quantized weights"), "{error}");
     Ok(())
 }

@@ -15,10 +15,7 @@ fn write(path: &Path, architecture: &str, tensors: &[(&str, QTensor)]) -> Result
     let metadata = [
         ("general.architecture", Value::String(architecture.into())),
         ("tokenizer.ggml.tokens", words),
-        (
-            "tokenizer.ggml.scores",
-            Value::Array(vec![Value::F32(1.), Value::F32(2.)]),
-        ),
+        ("tokenizer.ggml.scores", Value::Array(vec![Value::F32(1.), Value::F32(2.)])),
         ("llama.attention.head_count", Value::U32(4)),
         ("llama.attention.head_count_kv", Value::U32(2)),
         ("llama.rope.freq_base", Value::F32(10_000.)),
@@ -35,15 +32,8 @@ fn write(path: &Path, architecture: &str, tensors: &[(&str, QTensor)]) -> Result
         ("a.f64", Value::F64(1.)),
     ];
     let metadata: Vec<_> = metadata.iter().map(|(key, value)| (*key, value)).collect();
-    let tensors: Vec<_> = tensors
-        .iter()
-        .map(|(name, tensor)| (*name, tensor))
-        .collect();
-    Ok(gguf_file::write(
-        &mut File::create(path)?,
-        &metadata,
-        &tensors,
-    )?)
+    let tensors: Vec<_> = tensors.iter().map(|(name, tensor)| (*name, tensor)).collect();
+    Ok(gguf_file::write(&mut File::create(path)?, &metadata, &tensors)?)
 }
 
 /// Blocks of every type of gguf 0.19, by `assets/reference/gguf_tables.py`; in a copy a type has a
@@ -72,10 +62,8 @@ fn every_type_has_the_floats_of_gguf_or_is_refused_by_name() -> Result<()> {
         }
         let kind = if name == "TQ1_0" { "type 99" } else { name };
         assert_eq!(tensor.dtype, kind);
-        let expected = format!(
-            "{:?}: expected a type of GGUF that is read, got {kind}",
-            tensor.name
-        );
+        let expected =
+            format!("{:?}: expected a type of GGUF that is read, got {kind}", tensor.name);
         let error = same.expect_err(name).to_string();
         assert!(error.contains(&expected), "{error}");
         refused += 1;
@@ -90,17 +78,10 @@ fn every_type_has_the_floats_of_gguf_or_is_refused_by_name() -> Result<()> {
 fn a_split_file_is_read_as_a_whole_from_its_first_part() -> Result<()> {
     let dir = tempfile::tempdir()?;
     let path = |part: usize| dir.path().join(format!("m-{part:05}-of-00003.gguf"));
-    let names = [
-        "blk.0.attn_q.weight",
-        "blk.0.attn_v.weight",
-        "token_embd.weight",
-    ];
+    let names = ["blk.0.attn_q.weight", "blk.0.attn_v.weight", "token_embd.weight"];
     let part = |number: u16, count: i32| -> Result<QTensor> {
         let heads = ("llama.attention.head_count", Value::U32(4));
-        let first = [
-            ("general.architecture", Value::String("llama".into())),
-            heads,
-        ];
+        let first = [("general.architecture", Value::String("llama".into())), heads];
         let split = [
             ("split.no", Value::U16(number)),
             ("split.count", Value::U16(3)),
@@ -132,28 +113,19 @@ fn a_split_file_is_read_as_a_whole_from_its_first_part() -> Result<()> {
     fs::copy(path(1), dir.path().join("renamed.gguf"))?;
     refused(&dir.path().join("renamed.gguf"), "-00001-of-00003.gguf");
     part(2, 4)?;
-    refused(
-        &path(1),
-        "expected 4, by key \"split.tensors.count\", got 3",
-    );
+    refused(&path(1), "expected 4, by key \"split.tensors.count\", got 3");
     fs::copy(path(2), path(3))?;
     refused(&path(1), "expected part 2 of a model");
     fs::remove_file(path(3))?;
     refused(&path(1), "m-00003-of-00003.gguf");
     let bytes = fs::read(path(1))?;
     let error = Checkpoint::from_bytes("a.gguf", bytes).expect_err("a part");
-    assert!(
-        error.to_string().contains("by key \"split.count\""),
-        "{error}"
-    );
+    assert!(error.to_string().contains("by key \"split.count\""), "{error}");
     Ok(())
 }
 
 fn random(shape: &[usize], dtype: GgmlDType) -> Result<QTensor> {
-    Ok(QTensor::quantize(
-        &Tensor::randn(0f32, 1., shape, &Device::Cpu)?,
-        dtype,
-    )?)
+    Ok(QTensor::quantize(&Tensor::randn(0f32, 1., shape, &Device::Cpu)?, dtype)?)
 }
 
 fn floats(tensor: &QTensor) -> Result<Vec<f32>> {
@@ -165,25 +137,16 @@ fn every_type_has_the_floats_that_candle_reads() -> Result<()> {
     use GgmlDType::*;
     let dir = tempfile::tempdir()?;
     let path = dir.path().join("model.gguf");
-    let types = [
-        F32, F16, BF16, Q4_0, Q4_1, Q5_0, Q5_1, Q8_0, Q2K, Q3K, Q4K, Q5K, Q6K,
-    ];
+    let types = [F32, F16, BF16, Q4_0, Q4_1, Q5_0, Q5_1, Q8_0, Q2K, Q3K, Q4K, Q5K, Q6K];
     let names = types.map(|dtype| format!("blk.{}.ffn_up.weight", dtype as u32));
-    let tensors = types
-        .iter()
-        .zip(&names)
-        .map(|(dtype, name)| Ok((&**name, random(&[5, 512], *dtype)?)));
+    let tensors =
+        types.iter().zip(&names).map(|(dtype, name)| Ok((&**name, random(&[5, 512], *dtype)?)));
     let tensors = tensors.collect::<Result<Vec<_>>>()?;
     write(&path, "qwen2", &tensors)?;
     let checkpoint = Checkpoint::open(&path)?;
     for ((name, tensor), dtype) in tensors.iter().zip(types) {
-        let layer_name = name
-            .replace("blk", "model.layers")
-            .replace("ffn_up", "mlp.up_proj");
-        assert!(
-            checkpoint.floats(&layer_name)? == floats(tensor)?,
-            "{dtype:?}"
-        );
+        let layer_name = name.replace("blk", "model.layers").replace("ffn_up", "mlp.up_proj");
+        assert!(checkpoint.floats(&layer_name)? == floats(tensor)?, "{dtype:?}");
         let infos = || {
             let all = checkpoint.tensors();
             all.filter(|info| info.name.starts_with(&layer_name))
@@ -197,11 +160,7 @@ fn every_type_has_the_floats_that_candle_reads() -> Result<()> {
         };
         let shown: Vec<_> = infos().map(|info| info.dtype).collect();
         assert!(shown.contains(&expected), "{dtype:?}: {shown:?}");
-        assert!(
-            shown
-                .iter()
-                .all(|shown| *shown == expected || shown == "F16")
-        );
+        assert!(shown.iter().all(|shown| *shown == expected || shown == "F16"));
         let vb = checkpoint.var_builder(DType::F32, &Device::Cpu);
         let layer = nn::linear_no_bias(512, 5, vb.pp(layer_name.trim_end_matches(".weight")))?;
         let groups = layer.projection().qweight().and_then(QWeight::groups);
@@ -237,20 +196,12 @@ fn experts_are_matrices_with_the_floats_that_candle_reads() -> Result<()> {
                 let weight = layer.weight().flatten_all()?.to_vec1::<f32>()?;
                 assert!(weight == expected, "{dtype:?} {expert}");
             }
-            assert!(
-                !checkpoint
-                    .tensors()
-                    .any(|info| info.name.starts_with(&name(3)))
-            );
+            assert!(!checkpoint.tensors().any(|info| info.name.starts_with(&name(3))));
         }
     }
     // Neither three dimensions nor so many experts.
     for shape in [&[5, 32][..], &[4097, 1, 32], &[2, 2, 2, 32]] {
-        write(
-            &path,
-            "olmoe",
-            &[("blk.0.ffn_gate_exps.weight", random(shape, Q8_0)?)],
-        )?;
+        write(&path, "olmoe", &[("blk.0.ffn_gate_exps.weight", random(shape, Q8_0)?)])?;
         let error = Checkpoint::open(&path).unwrap_err().to_string();
         assert!(error.contains("blk.0.ffn_gate_exps.weight"), "{error}");
     }
@@ -263,11 +214,7 @@ fn copies(dir: &Path, path: &Path) -> Result<[Checkpoint; 3]> {
     let checkpoint = Checkpoint::open(path)?;
     checkpoint::save(&(), &checkpoint, &saved)?;
     checkpoint::dequantize(&checkpoint, &float, |_| {})?;
-    Ok([
-        checkpoint,
-        Checkpoint::open(&saved)?,
-        Checkpoint::open(&float)?,
-    ])
+    Ok([checkpoint, Checkpoint::open(&saved)?, Checkpoint::open(&float)?])
 }
 
 #[test]
@@ -289,9 +236,7 @@ fn weights_in_groups_without_inputs_are_refused() -> Result<()> {
 /// GGUF interleaves the halves of a head of llama's queries and keys.
 fn interleaved(weight: &Tensor, heads: usize) -> Result<Tensor> {
     let (n, k) = weight.dims2()?;
-    let halves = weight
-        .reshape((heads, 2, n / heads / 2, k))?
-        .transpose(1, 2)?;
+    let halves = weight.reshape((heads, 2, n / heads / 2, k))?.transpose(1, 2)?;
     Ok(halves.contiguous()?.reshape((n, k))?)
 }
 
@@ -302,89 +247,32 @@ fn a_decoder_has_the_names_and_rows_of_safetensors() -> Result<()> {
     let modules = [
         ("token_embd", "model.embed_tokens", [20, 64], 0),
         ("output_norm", "model.norm", [1, 64], 0),
-        (
-            "blk.0.attn_q",
-            "model.layers.0.self_attn.q_proj",
-            [64, 64],
-            4,
-        ),
-        (
-            "blk.0.attn_k",
-            "model.layers.0.self_attn.k_proj",
-            [32, 64],
-            2,
-        ),
-        (
-            "blk.0.attn_v",
-            "model.layers.0.self_attn.v_proj",
-            [32, 64],
-            0,
-        ),
-        (
-            "blk.0.attn_norm",
-            "model.layers.0.input_layernorm",
-            [1, 64],
-            0,
-        ),
+        ("blk.0.attn_q", "model.layers.0.self_attn.q_proj", [64, 64], 4),
+        ("blk.0.attn_k", "model.layers.0.self_attn.k_proj", [32, 64], 2),
+        ("blk.0.attn_v", "model.layers.0.self_attn.v_proj", [32, 64], 0),
+        ("blk.0.attn_norm", "model.layers.0.input_layernorm", [1, 64], 0),
         ("rope_freqs", "rope_freqs", [1, 8], 0),
         // Biases.
-        (
-            "blk.0.attn_q",
-            "model.layers.0.self_attn.q_proj",
-            [64, 1],
-            4,
-        ),
-        (
-            "blk.0.attn_k",
-            "model.layers.0.self_attn.k_proj",
-            [32, 1],
-            2,
-        ),
-        (
-            "blk.0.attn_v",
-            "model.layers.0.self_attn.v_proj",
-            [32, 1],
-            0,
-        ),
+        ("blk.0.attn_q", "model.layers.0.self_attn.q_proj", [64, 1], 4),
+        ("blk.0.attn_k", "model.layers.0.self_attn.k_proj", [32, 1], 2),
+        ("blk.0.attn_v", "model.layers.0.self_attn.v_proj", [32, 1], 0),
     ];
-    for dtype in [
-        GgmlDType::F32,
-        GgmlDType::F16,
-        GgmlDType::Q4_0,
-        GgmlDType::Q8_0,
-        GgmlDType::Q4_1,
-    ] {
+    for dtype in [GgmlDType::F32, GgmlDType::F16, GgmlDType::Q4_0, GgmlDType::Q8_0, GgmlDType::Q4_1]
+    {
         let (mut tensors, mut expected) = (Vec::new(), HashMap::new());
         for (from, to, [n, k], heads) in modules {
             let (last, is_vector) = (["weight", "bias"][usize::from(k == 1)], n == 1 || k == 1);
             let dtype = if is_vector { GgmlDType::F32 } else { dtype };
             let weight = random(&[n, k], dtype)?.dequantize(&Device::Cpu)?;
-            let there = if heads > 0 {
-                interleaved(&weight, heads)?
-            } else {
-                weight.clone()
-            };
-            let there = if is_vector {
-                there.flatten_all()?
-            } else {
-                there
-            };
+            let there = if heads > 0 { interleaved(&weight, heads)? } else { weight.clone() };
+            let there = if is_vector { there.flatten_all()? } else { there };
             let tensor = QTensor::quantize(&there, dtype)?;
             // Quantizing once more changes nothing here.
-            assert!(
-                floats(&tensor)? == there.flatten_all()?.to_vec1::<f32>()?,
-                "{dtype:?}"
-            );
+            assert!(floats(&tensor)? == there.flatten_all()?.to_vec1::<f32>()?, "{dtype:?}");
             tensors.push((format!("{from}.{last}"), tensor));
-            expected.insert(
-                format!("{to}.{last}"),
-                weight.flatten_all()?.to_vec1::<f32>()?,
-            );
+            expected.insert(format!("{to}.{last}"), weight.flatten_all()?.to_vec1::<f32>()?);
         }
-        let tensors: Vec<_> = tensors
-            .iter()
-            .map(|(name, tensor)| (&**name, tensor))
-            .collect();
+        let tensors: Vec<_> = tensors.iter().map(|(name, tensor)| (&**name, tensor)).collect();
         let metadata = [
             ("general.architecture", Value::String("llama".into())),
             ("llama.attention.head_count", Value::U32(4)),
@@ -411,11 +299,7 @@ fn a_decoder_has_the_names_and_rows_of_safetensors() -> Result<()> {
         let table = nn::embedding(20, 64, vb.pp("model.embed_tokens"))?;
         let rows = table.forward(&Tensor::new(&[3u32], &Device::Cpu)?)?;
         let rows = rows.flatten_all()?.to_vec1::<f32>()?;
-        assert_eq!(
-            rows,
-            expected["model.embed_tokens.weight"][192..256],
-            "{dtype:?}"
-        );
+        assert_eq!(rows, expected["model.embed_tokens.weight"][192..256], "{dtype:?}");
     }
     Ok(())
 }
@@ -429,15 +313,9 @@ fn norms_of_gemma_are_those_of_safetensors() -> Result<()> {
         ("output_norm", "model.norm"),
         ("blk.0.attn_norm", "model.layers.0.input_layernorm"),
         ("blk.0.attn_q_norm", "model.layers.0.self_attn.q_norm"),
-        (
-            "blk.0.post_attention_norm",
-            "model.layers.0.post_attention_layernorm",
-        ),
+        ("blk.0.post_attention_norm", "model.layers.0.post_attention_layernorm"),
         ("blk.0.ffn_norm", "model.layers.0.pre_feedforward_layernorm"),
-        (
-            "blk.0.post_ffw_norm",
-            "model.layers.0.post_feedforward_layernorm",
-        ),
+        ("blk.0.post_ffw_norm", "model.layers.0.post_feedforward_layernorm"),
     ];
     let stored = |dtype| QTensor::quantize(&Tensor::new(&[1.5f32, 0.75], &Device::Cpu)?, dtype);
     let mut tensors = Vec::new();
@@ -454,14 +332,8 @@ fn norms_of_gemma_are_those_of_safetensors() -> Result<()> {
         let q = checkpoint.floats("model.layers.0.self_attn.q_proj.weight")?;
         assert_eq!(q, [1.5, 0.75]);
     }
-    write(
-        &path,
-        "gemma3",
-        &[("output_norm.weight", stored(GgmlDType::F16)?)],
-    )?;
-    let error = Checkpoint::open(&path)
-        .expect_err("a norm of halves")
-        .to_string();
+    write(&path, "gemma3", &[("output_norm.weight", stored(GgmlDType::F16)?)])?;
+    let error = Checkpoint::open(&path).expect_err("a norm of halves").to_string();
     assert!(error.contains("expected a norm in f32, got F16"), "{error}");
     Ok(())
 }
@@ -473,14 +345,8 @@ fn names_are_those_of_the_architecture() -> Result<()> {
     let of_bert = [
         ("token_embd.weight", "embeddings.word_embeddings.weight"),
         ("token_embd_norm.bias", "embeddings.LayerNorm.bias"),
-        (
-            "blk.1.attn_q.weight",
-            "encoder.layer.1.attention.self.query.weight",
-        ),
-        (
-            "blk.1.layer_output_norm.weight",
-            "encoder.layer.1.output.LayerNorm.weight",
-        ),
+        ("blk.1.attn_q.weight", "encoder.layer.1.attention.self.query.weight"),
+        ("blk.1.layer_output_norm.weight", "encoder.layer.1.output.LayerNorm.weight"),
         ("blk.1.ssm.weight", "blk.1.ssm.weight"),
     ];
     let names = of_bert.map(|(name, _)| (name, name));
@@ -521,31 +387,15 @@ fn sizes_have_limits() -> Result<()> {
     };
     let named = |length| [text(&vec![b'a'; length]), vec![0, 0, 0, 0, 7]].concat();
     let alignment = |kind: u8, value: &[u8]| {
-        [
-            text(b"general.alignment"),
-            vec![kind, 0, 0, 0],
-            value.to_vec(),
-        ]
-        .concat()
+        [text(b"general.alignment"), vec![kind, 0, 0, 0], value.to_vec()].concat()
     };
     let of_rank = |rank: u32| {
         let sizes = 1u64.to_le_bytes().repeat(rank as usize);
-        [
-            text(b"a"),
-            rank.to_le_bytes().to_vec(),
-            sizes,
-            vec![0; 4 + 8],
-        ]
-        .concat()
+        [text(b"a"), rank.to_le_bytes().to_vec(), sizes, vec![0; 4 + 8]].concat()
     };
     // No rows of Q8_0.
     let wide = |k: u64| {
-        let sizes = [
-            2u32.to_le_bytes().to_vec(),
-            k.to_le_bytes().to_vec(),
-            vec![0; 8],
-        ]
-        .concat();
+        let sizes = [2u32.to_le_bytes().to_vec(), k.to_le_bytes().to_vec(), vec![0; 8]].concat();
         [text(b"a.weight"), sizes, vec![8, 0, 0, 0], vec![0; 8]].concat()
     };
     let cases = [
@@ -554,14 +404,8 @@ fn sizes_have_limits() -> Result<()> {
             file(1, &[], &[&wide(1 << 58), &[0; 64]]),
             "expected whole blocks of [0, 288230376151711744]",
         ),
-        (
-            file(1 << 20, &[], &[]),
-            "expected what it says of its tensors, got the end of the file",
-        ),
-        (
-            file((1 << 20) + 1, &[], &[]),
-            "expected at most 1048576 tensors, got 1048577",
-        ),
+        (file(1 << 20, &[], &[]), "expected what it says of its tensors, got the end of the file"),
+        (file((1 << 20) + 1, &[], &[]), "expected at most 1048576 tensors, got 1048577"),
         (file(0, &alignment(4, &64u32.to_le_bytes()), &[]), ""),
         (
             file(0, &alignment(4, &[0; 4]), &[]),
@@ -572,20 +416,11 @@ fn sizes_have_limits() -> Result<()> {
             "expected \"general.alignment\" of type 4, u32, got type 2",
         ),
         (file(0, &named(1 << 16), &[]), ""),
-        (
-            file(0, &named((1 << 16) + 1), &[]),
-            "names of at most 65536 bytes, got 65537 bytes",
-        ),
+        (file(0, &named((1 << 16) + 1), &[]), "names of at most 65536 bytes, got 65537 bytes"),
         (file(0, &nested(4), &[]), ""),
-        (
-            file(0, &nested(5), &[]),
-            "arrays 4 deep, got type 9 at depth 4",
-        ),
+        (file(0, &nested(5), &[]), "arrays 4 deep, got type 9 at depth 4"),
         (file(1, &[], &[&of_rank(4), &[0; 64]]), ""),
-        (
-            file(1, &[], &[&of_rank(5), &[0; 64]]),
-            "expected at most 4 sizes, got 5",
-        ),
+        (file(1, &[], &[&of_rank(5), &[0; 64]]), "expected at most 4 sizes, got 5"),
     ];
     for (bytes, expected) in cases {
         fs::write(&path, bytes)?;
@@ -593,10 +428,7 @@ fn sizes_have_limits() -> Result<()> {
             Ok(()) => assert_eq!(expected, ""),
             Err(error) => {
                 let error = error.to_string();
-                assert!(
-                    !expected.is_empty() && error.contains(expected),
-                    "{expected:?}: {error}"
-                );
+                assert!(!expected.is_empty() && error.contains(expected), "{expected:?}: {error}");
             }
         }
     }
@@ -639,11 +471,7 @@ fn files_that_lie_are_read_or_refused() -> Result<()> {
     fs::write(&path, &twice)?;
     let error = read(&path).expect_err("two in one place").to_string();
     assert!(error.contains("bytes of its own"), "{error}");
-    let end = bytes.len()
-        - tensors
-            .iter()
-            .map(|(_, t)| t.storage_size_in_bytes())
-            .sum::<usize>();
+    let end = bytes.len() - tensors.iter().map(|(_, t)| t.storage_size_in_bytes()).sum::<usize>();
     for at in 4..end {
         for byte in [0, 1, 0x7f, 0xff] {
             let mut changed = bytes.clone();

@@ -75,9 +75,7 @@ impl Tied {
     }
 
     fn bits(&self) -> Result<Vec<Vec<f32>>> {
-        let xs = self
-            .table
-            .forward(&Tensor::new(&[3u32, 69], &Device::Cpu)?)?;
+        let xs = self.table.forward(&Tensor::new(&[3u32, 69], &Device::Cpu)?)?;
         Ok(self.head.forward(&xs)?.to_vec2()?)
     }
 }
@@ -85,10 +83,7 @@ impl Tied {
 #[test]
 fn a_tied_head_keeps_its_activations_per_row() -> Result<()> {
     let dir = tempfile::tempdir()?;
-    let (float, out) = (
-        dir.path().join("a.safetensors"),
-        dir.path().join("b.safetensors"),
-    );
+    let (float, out) = (dir.path().join("a.safetensors"), dir.path().join("b.safetensors"));
     let table = Tensor::randn(0f32, 1., (70, 64), &Device::Cpu)?;
     candle_core::safetensors::save(&HashMap::from([("table.weight", table)]), &float)?;
     let bits = [false, true].map(|per_row| -> Result<_> {
@@ -110,10 +105,7 @@ fn a_tied_head_keeps_its_activations_per_row() -> Result<()> {
 #[test]
 fn activations_are_per_row_where_the_folder_says_per_token() -> Result<()> {
     let dir = tempfile::tempdir()?;
-    fs::copy(
-        folder().join("model.safetensors"),
-        dir.path().join("model.safetensors"),
-    )?;
+    fs::copy(folder().join("model.safetensors"), dir.path().join("model.safetensors"))?;
     let config = fs::read(folder().join("config.json"))?;
     let mut config: serde_json::Value = serde_json::from_slice(&config)?;
     let groups = config["quantization_config"]["config_groups"].as_object_mut();
@@ -161,11 +153,7 @@ fn packed_tensors_that_lie_are_errors_that_name_them() -> Result<()> {
         let bytes = shape.iter().product::<usize>() * dtype.bitsize() / 8;
         (dtype, shape.to_vec(), vec![0; bytes])
     };
-    type Change<'a> = (
-        &'a str,
-        Option<(safetensors::Dtype, Vec<usize>, Vec<u8>)>,
-        &'a str,
-    );
+    type Change<'a> = (&'a str, Option<(safetensors::Dtype, Vec<usize>, Vec<u8>)>, &'a str);
     let mut nan = zeros(F32, &[128, 3]);
     nan.2[..4].copy_from_slice(&f32::NAN.to_le_bytes());
     let shape = |own| Some((I64, vec![2], sizes(own)));
@@ -231,18 +219,12 @@ fn groups_of_other_sizes_are_dequantized() -> Result<()> {
     use safetensors::Dtype::{F32, I32, I64};
     let dir = tempfile::tempdir()?;
     let path = dir.path().join("a.safetensors");
-    let scales: Vec<_> = [1f32, 2., 4., 8.]
-        .iter()
-        .flat_map(|x| x.to_le_bytes())
-        .collect();
+    let scales: Vec<_> = [1f32, 2., 4., 8.].iter().flat_map(|x| x.to_le_bytes()).collect();
     let codes = 0x7654_3210u32.to_le_bytes().repeat(8);
     let tensors = HashMap::from([
         ("a.weight_packed".to_owned(), (I32, vec![2, 4], codes)),
         ("a.weight_scale".to_owned(), (F32, vec![2, 2], scales)),
-        (
-            "a.weight_shape".to_owned(),
-            (I64, vec![2], [2i64, 32].map(i64::to_le_bytes).concat()),
-        ),
+        ("a.weight_shape".to_owned(), (I64, vec![2], [2i64, 32].map(i64::to_le_bytes).concat())),
     ]);
     write(&tensors, None, &path)?;
     let checkpoint = Checkpoint::open(&path)?;
@@ -250,10 +232,7 @@ fn groups_of_other_sizes_are_dequantized() -> Result<()> {
     let linear = nn::linear_no_bias(32, 2, vb.pp("a"))?;
     assert!(linear.projection().qweight().is_none());
     let values = linear.weight().to_vec2::<f32>()?;
-    assert_eq!(
-        (values[0][1], values[0][17], values[1][31]),
-        (-7., -14., -8.)
-    );
+    assert_eq!((values[0][1], values[0][17], values[1][31]), (-7., -14., -8.));
     Ok(())
 }
 
@@ -264,14 +243,8 @@ fn bits_of_short_rows_are_told_by_the_configuration() -> Result<()> {
     let dir = tempfile::tempdir()?;
     let shape = [1i64, 4].map(i64::to_le_bytes).concat();
     let tensors = HashMap::from([
-        (
-            "a.weight_packed".into(),
-            (I32, vec![1, 1], vec![0, 129, 255, 7]),
-        ),
-        (
-            "a.weight_scale".into(),
-            (F32, vec![1, 1], 1f32.to_le_bytes().to_vec()),
-        ),
+        ("a.weight_packed".into(), (I32, vec![1, 1], vec![0, 129, 255, 7])),
+        ("a.weight_scale".into(), (F32, vec![1, 1], 1f32.to_le_bytes().to_vec())),
         ("a.weight_shape".into(), (I64, vec![2], shape)),
     ]);
     write(&tensors, None, &dir.path().join("model.safetensors"))?;
@@ -279,11 +252,7 @@ fn bits_of_short_rows_are_told_by_the_configuration() -> Result<()> {
         let group = format!(r#"{{"targets": ["Linear"], "weights": {{"num_bits": {bits}}}}}"#);
         let config = format!(r#"{{"quantization_config": {{"config_groups": {{"a": {group}}}}}}}"#);
         fs::write(dir.path().join("config.json"), config)?;
-        assert_eq!(
-            Checkpoint::open(dir.path())?.floats("a.weight")?,
-            expected,
-            "{bits}"
-        );
+        assert_eq!(Checkpoint::open(dir.path())?.floats("a.weight")?, expected, "{bits}");
     }
     Ok(())
 }
@@ -305,18 +274,12 @@ fn small_and_large_weights_stay_as_they_are() -> Result<()> {
     };
     let powers = [-40, -38, -37, -20, -9, -5, -3, -2, 0, 3, 4, 5, 9, 36];
     let all = [GroupConfig::INT4, affine, GroupConfig::INT8];
-    let cases = powers
-        .iter()
-        .flat_map(|power| all.map(|groups| (*power, groups)));
+    let cases = powers.iter().flat_map(|power| all.map(|groups| (*power, groups)));
     for (power, groups, is_plain) in cases.flat_map(|(p, g)| [(p, g, true), (p, g, false)]) {
         // Groups of one channel differ too.
         let small = |i: usize| [1., 1e-2, 1e-5, 0.][(i / 70 + i % 70 / 32) % 4];
         let weight = Tensor::randn(0f32, 1., (40, 70), &Device::Cpu)?.clamp(-3f32, 3.)?;
-        let weight = weight
-            .flatten_all()?
-            .to_vec1::<f32>()?
-            .into_iter()
-            .enumerate();
+        let weight = weight.flatten_all()?.to_vec1::<f32>()?.into_iter().enumerate();
         let weight = weight.map(|(i, x)| {
             let factor = if is_plain { 1. } else { small(i) };
             x * 3. * 10f32.powi(power) * factor
@@ -329,13 +292,8 @@ fn small_and_large_weights_stay_as_they_are() -> Result<()> {
         let before = load(&source)?;
         let mut linear = before.clone();
         quantize_dynamic(&mut linear, &spec)?;
-        let error = linear[0]
-            .projection()
-            .weight_error(before[0].projection())?;
-        assert!(
-            !is_plain || power < -36 || error.sqnr_db() > 18.,
-            "{case}: {error:?}"
-        );
+        let error = linear[0].projection().weight_error(before[0].projection())?;
+        assert!(!is_plain || power < -36 || error.sqnr_db() > 18., "{case}: {error:?}");
         checkpoint::save(&linear, &source, &out)?;
         let plan = Plan::new(&source, &spec, &[], &[])?;
         checkpoint::quantize(&source, &plan, &converted, |_| ())?;
@@ -359,10 +317,7 @@ fn small_and_large_weights_stay_as_they_are() -> Result<()> {
 #[test]
 fn bytes_are_those_of_the_file() -> Result<()> {
     let dir = tempfile::tempdir()?;
-    let (float, out) = (
-        dir.path().join("a.safetensors"),
-        dir.path().join("b.safetensors"),
-    );
+    let (float, out) = (dir.path().join("a.safetensors"), dir.path().join("b.safetensors"));
     let weight = Tensor::randn(0f32, 1., (37, 200), &Device::Cpu)?;
     candle_core::safetensors::save(&HashMap::from([("a.weight", weight)]), &float)?;
     let source = Checkpoint::open(&float)?;
@@ -414,19 +369,11 @@ fn groups_that_are_not_those_of_the_record_are_refused() -> Result<()> {
     let (_, metadata) = SafeTensors::read_metadata(&bytes)?;
     let metadata = metadata.metadata().clone();
     let zeros = |dtype, shape: &[usize]| {
-        (
-            dtype,
-            shape.to_vec(),
-            vec![0; 4 * shape.iter().product::<usize>()],
-        )
+        (dtype, shape.to_vec(), vec![0; 4 * shape.iter().product::<usize>()])
     };
     for (name, to, expected) in [
         ("a.weight_scale", None, "a.weight_scale"),
-        (
-            "a.weight_scale",
-            Some(zeros(F32, &[8, 3])),
-            "a.weight_scale",
-        ),
+        ("a.weight_scale", Some(zeros(F32, &[8, 3])), "a.weight_scale"),
         ("a.weight_scale", Some(zeros(I32, &[8, 2])), "a float dtype"),
         ("a.weight_g_idx", Some(zeros(I32, &[64])), "a.weight_g_idx"),
     ] {
@@ -446,10 +393,7 @@ fn groups_that_are_not_those_of_the_record_are_refused() -> Result<()> {
 #[test]
 fn experts_in_one_tensor_keep_their_bits() -> Result<()> {
     let dir = tempfile::tempdir()?;
-    let (float, out) = (
-        dir.path().join("a.safetensors"),
-        dir.path().join("b.safetensors"),
-    );
+    let (float, out) = (dir.path().join("a.safetensors"), dir.path().join("b.safetensors"));
     let experts = Tensor::randn(0f32, 1., (3, 64, 96), &Device::Cpu)?;
     candle_core::safetensors::save(&HashMap::from([("experts", experts)]), &float)?;
     let load = |path: &Path| -> Result<(Checkpoint, Vec<nn::Linear>)> {
@@ -476,19 +420,10 @@ fn experts_in_one_tensor_keep_their_bits() -> Result<()> {
     let names = ["experts".to_owned()];
     let plan = Plan::new(&source, &QConfigSpec::int4(), &names, &[])?;
     let error = checkpoint::quantize(&source, &plan, &out, |_| ()).expect_err("no matrix");
-    assert!(
-        error
-            .to_string()
-            .contains("8 bits, for a tensor of several layers"),
-        "{error}"
-    );
+    assert!(error.to_string().contains("8 bits, for a tensor of several layers"), "{error}");
     let plan = Plan::new(&source, &QConfigSpec::int8_groups(), &names, &[])?;
     checkpoint::quantize(&source, &plan, &out, |_| ())?;
     let (_, again) = load(&out)?;
-    assert!(
-        again
-            .iter()
-            .all(|linear| linear.projection().qweight().is_some())
-    );
+    assert!(again.iter().all(|linear| linear.projection().qweight().is_some()));
     Ok(())
 }

@@ -59,11 +59,7 @@ fn a_file_that_is_cut_short_is_refused() -> Result<()> {
     let body = (header..whole.len()).step_by(1 + (whole.len() - header) / 300);
     for length in (0..header).chain(body).chain([whole.len() - 1]) {
         fs::write(&path, &whole[..length])?;
-        assert!(
-            Checkpoint::open(&path).is_err(),
-            "{length} of {} bytes",
-            whole.len()
-        );
+        assert!(Checkpoint::open(&path).is_err(), "{length} of {} bytes", whole.len());
     }
     // A file that is longer than its header says.
     fs::write(&path, [&whole[..], b"x"].concat())?;
@@ -80,9 +76,7 @@ fn a_file_with_a_changed_header_is_read_or_refused() -> Result<()> {
     let path = dir.path().join("a.safetensors");
     let mut state = 7u64;
     for at in (0..header).step_by(3) {
-        state = state
-            .wrapping_mul(6_364_136_223_846_793_005)
-            .wrapping_add(1);
+        state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
         let mut changed = whole.clone();
         changed[at] ^= 1 << (state >> 61);
         fs::write(&path, &changed)?;
@@ -102,10 +96,7 @@ fn a_file_that_is_cut_short_after_it_was_opened_is_an_error() -> Result<()> {
     let path = dir.path().join("a.safetensors");
     fs::write(&path, &whole)?;
     let checkpoint = Checkpoint::open(&path)?;
-    fs::File::options()
-        .write(true)
-        .open(&path)?
-        .set_len(whole.len() as u64 / 2)?;
+    fs::File::options().write(true).open(&path)?.set_len(whole.len() as u64 / 2)?;
     let error = Model::load(checkpoint.var_builder(DType::F32, &Device::Cpu)).err();
     let error = format!("{:#}", error.expect("cut short"));
     assert!(
@@ -119,10 +110,7 @@ fn a_file_that_is_cut_short_after_it_was_opened_is_an_error() -> Result<()> {
 fn a_header_has_a_limit_also_where_the_file_has_as_many_bytes() -> Result<()> {
     let dir = tempfile::tempdir()?;
     let path = dir.path().join("a.safetensors");
-    for (length, expected) in [
-        (100_000_001u64, "at most 100000000 bytes"),
-        (100_000_000, "JSON"),
-    ] {
+    for (length, expected) in [(100_000_001u64, "at most 100000000 bytes"), (100_000_000, "JSON")] {
         fs::write(&path, length.to_le_bytes())?;
         // No bytes on the disk stand for the rest.
         let file = fs::OpenOptions::new().write(true).open(&path)?;
@@ -328,16 +316,12 @@ fn a_layer_names_the_weight_at_fault() -> Result<()> {
     let scales = "a.weight_scale F32 [2,1] 1 NaN";
     fs::write(&path, written(&format!("{CODES}; {scales}"), Value::Null))?;
     let vb = Checkpoint::open(&path)?.var_builder(DType::F32, &Device::Cpu);
-    let error = candle_dynquant::nn::linear_no_bias(3, 2, vb.pp("a"))
-        .unwrap_err()
-        .to_string();
+    let error = candle_dynquant::nn::linear_no_bias(3, 2, vb.pp("a")).unwrap_err().to_string();
     assert!(
         error.contains("a.weight: invalid scale") && error.contains("NaN at index 1"),
         "{error}"
     );
-    let error = candle_dynquant::nn::linear_no_bias(2, 2, vb.pp("a"))
-        .unwrap_err()
-        .to_string();
+    let error = candle_dynquant::nn::linear_no_bias(2, 2, vb.pp("a")).unwrap_err().to_string();
     assert!(error.contains("expected [2, 2], got [2, 3]"), "{error}");
     Ok(())
 }
@@ -360,30 +344,12 @@ fn folders_that_lie_are_refused() -> Result<()> {
     let cases = [
         (json!({}), "weight_map"),
         (json!({"weight_map": {}}), "no tensors"),
-        (
-            json!({"weight_map": {"a": "../a.safetensors"}}),
-            "file name without a folder",
-        ),
-        (
-            json!({"weight_map": {"a": "/etc/passwd"}}),
-            "file name without a folder",
-        ),
-        (
-            json!({"weight_map": {"a": ".."}}),
-            "file name without a folder",
-        ),
-        (
-            json!({"weight_map": {"a": "a".repeat(256)}}),
-            "file name without a folder",
-        ),
-        (
-            json!({"weight_map": {"a": "c.safetensors"}}),
-            "c.safetensors: cannot open",
-        ),
-        (
-            json!({"weight_map": {"b": "a.safetensors"}}),
-            "as the index says",
-        ),
+        (json!({"weight_map": {"a": "../a.safetensors"}}), "file name without a folder"),
+        (json!({"weight_map": {"a": "/etc/passwd"}}), "file name without a folder"),
+        (json!({"weight_map": {"a": ".."}}), "file name without a folder"),
+        (json!({"weight_map": {"a": "a".repeat(256)}}), "file name without a folder"),
+        (json!({"weight_map": {"a": "c.safetensors"}}), "c.safetensors: cannot open"),
+        (json!({"weight_map": {"b": "a.safetensors"}}), "as the index says"),
         (json!({"weight_map": {"a": 1}}), "string"),
     ];
     for (json, expected) in cases {
@@ -393,15 +359,9 @@ fn folders_that_lie_are_refused() -> Result<()> {
             assert!(error.contains(expected), "{json}: {error}");
         }
     }
-    fs::write(
-        &index,
-        r#"{"weight_map": {"a": "a.safetensors", "a": "b.safetensors"}}"#,
-    )?;
+    fs::write(&index, r#"{"weight_map": {"a": "a.safetensors", "a": "b.safetensors"}}"#)?;
     assert!(error(path).contains("twice"));
-    fs::write(
-        &index,
-        json!({"weight_map": {"a": "a.safetensors"}}).to_string(),
-    )?;
+    fs::write(&index, json!({"weight_map": {"a": "a.safetensors"}}).to_string())?;
     read(path)?;
     let config = |entry: Value| json!({"quantization_config": entry}).to_string();
     let group = |key: &str, value: Value| {
@@ -459,15 +419,8 @@ config_groups.a.weights.strategy | {"config_groups": {"a": {"weights": {"strateg
     for (json, expected) in cases.into_iter().chain(rows(entries).map(nested)) {
         fs::write(path.join("config.json"), &json)?;
         let error = error(path);
-        assert!(
-            error.contains(expected),
-            "{}: {error}",
-            &json[..json.len().min(200)]
-        );
-        assert!(
-            error.contains("config.json") && error.len() < 1_000,
-            "{error}"
-        );
+        assert!(error.contains(expected), "{}: {error}", &json[..json.len().min(200)]);
+        assert!(error.contains("config.json") && error.len() < 1_000, "{error}");
     }
     let whole = |format: &str| {
         let mut entry = group("dynamic", json!(true));
@@ -482,10 +435,7 @@ config_groups.a.weights.strategy | {"config_groups": {"a": {"weights": {"strateg
     }
     fs::write(path.join("hf_quant_config.json"), "{}")?;
     let error = error(path);
-    assert!(
-        error.contains("hf_quant_config.json") && error.contains("modelopt"),
-        "{error}"
-    );
+    assert!(error.contains("hf_quant_config.json") && error.contains("modelopt"), "{error}");
     Ok(())
 }
 

@@ -25,10 +25,7 @@ fn expected(folder: &Path) -> Result<HashMap<String, Tensor>> {
 /// The largest difference relative to the largest value.
 fn difference(got: &Tensor, expected: &Tensor) -> Result<f32> {
     let max = |t: Tensor| -> Result<f32> {
-        Ok(t.abs()?
-            .max_all()?
-            .to_dtype(DType::F32)?
-            .to_scalar::<f32>()?)
+        Ok(t.abs()?.max_all()?.to_dtype(DType::F32)?.to_scalar::<f32>()?)
     };
     Ok(max((got - expected)?)? / max(expected.clone())?)
 }
@@ -201,10 +198,7 @@ fn torchao_int4() -> Result<()> {
             let qweight = layer.projection().qweight();
             assert_eq!(qweight.and_then(QWeight::groups), Some(groups), "{name}");
         }
-        assert!(
-            difference(layer.weight(), weight)? < 2f32.powi(-11),
-            "{name}"
-        );
+        assert!(difference(layer.weight(), weight)? < 2f32.powi(-11), "{name}");
 
         let ys = layer.forward(&xs)?;
         assert_eq!(copy.forward(&xs)?.to_vec2::<f32>()?, ys.to_vec2::<f32>()?);
@@ -235,11 +229,7 @@ fn pytorch() -> Result<()> {
     let own = expected(&folder)?;
     let vb = Checkpoint::open(folder.join("model.safetensors"))?;
     let vb = vb.var_builder(DType::F32, &Device::Cpu);
-    let deep = nn::RecurrentConfig {
-        num_layers: 2,
-        bidirectional: true,
-        ..Default::default()
-    };
+    let deep = nn::RecurrentConfig { num_layers: 2, bidirectional: true, ..Default::default() };
     let table = nn::embedding(11, 8, vb.pp("table"))?;
     let lstm = nn::LSTM::new(8, 6, deep, vb.pp("lstm"))?;
     let gru = nn::GRU::new(12, 5, Default::default(), vb.pp("gru"))?;
@@ -307,10 +297,8 @@ fn hostile_files_of_bitsandbytes() {
         config[key] = value;
         config
     };
-    let (four, text) = (
-        config("load_in_4bit", json!(true)),
-        config("llm_int8_threshold", json!("6")),
-    );
+    let (four, text) =
+        (config("load_in_4bit", json!(true)), config("llm_int8_threshold", json!("6")));
     each_is_refused([
         ("4 bits", right.clone(), four, "load_in_4bit"),
         ("a threshold of text", right, text, "bitsandbytes"),
@@ -334,22 +322,14 @@ SCB of NaN | CODES; a.SCB F32 [2] 1 NaN | scale
 
 #[test]
 fn hostile_files_of_quanto() {
-    let (codes, scales) = (
-        "a.weight._data I8 [2,3] 6*1",
-        "a.weight._scale F32 [2,1] 1 2",
-    );
+    let (codes, scales) = ("a.weight._data I8 [2,3] 6*1", "a.weight._scale F32 [2,1] 1 2");
     let right = format!("{codes}; {scales}; a.input_scale F32 [] 1");
     let right = written(&right, json!({}));
     let config = |key: &str, value: &str| json!({"quant_method": "quanto", key: value});
     let (int4, int8) = (config("weights", "int4"), config("activations", "int8"));
     each_is_refused([
         ("int4", right.clone(), int4, "expected int8, got \"int4\""),
-        (
-            "int8 activations",
-            right,
-            int8,
-            "expected none, got \"int8\"",
-        ),
+        ("int8 activations", right, int8, "expected none, got \"int8\""),
     ]);
     let table = "
 a static scale | CODES; SCALES; a.input_scale F32 [] 0.5 | a.input_scale
@@ -372,10 +352,9 @@ a scale of 0 | CODES; a.weight._scale F32 [2,1] 2*0 | scale
 #[test]
 fn activations_of_torchao_are_per_row_or_per_tensor() -> Result<()> {
     let tensors = "a._weight_qdata I8 [2,3] 6*1; a._weight_scale F32 [2,1] 1 2";
-    for (name, granularity) in [
-        ("PerRow", Granularity::PerRow),
-        ("PerTensor", Granularity::PerTensor),
-    ] {
+    for (name, granularity) in
+        [("PerRow", Granularity::PerRow), ("PerTensor", Granularity::PerTensor)]
+    {
         let settings = json!({"_data": {
             "granularity": {"_type": name, "_data": {"dim": -1}},
             "mapping_type": {"_type": "MappingType", "_data": "SYMMETRIC"},
@@ -401,9 +380,9 @@ fn described(changes: Value) -> Value {
     });
     for (key, value) in changes.as_object().expect("changes") {
         match value {
-            Value::Object(inner) => inner
-                .iter()
-                .for_each(|(name, value)| described[key][name] = value.clone()),
+            Value::Object(inner) => {
+                inner.iter().for_each(|(name, value)| described[key][name] = value.clone())
+            }
             value => described[key] = value.clone(),
         }
     }
@@ -412,21 +391,14 @@ fn described(changes: Value) -> Value {
 
 #[test]
 fn hostile_files_of_torchao() {
-    let (codes, scales) = (
-        "a._weight_qdata I8 [2,3] 6*1",
-        "a._weight_scale F32 [2,1] 1 2",
-    );
+    let (codes, scales) = ("a._weight_qdata I8 [2,3] 6*1", "a._weight_scale F32 [2,1] 1 2");
     let both = format!("{codes}; {scales}");
     let deep = json!({"tensor_names": "[\"a.weight\"]", "a.weight": "{".repeat(100_000)});
     each_is_refused(
         [
             ("no description", deep, "metadata of torchao"),
             ("no metadata", json!({}), "beside codes"),
-            (
-                "names of no list",
-                json!({"tensor_names": "7"}),
-                "beside codes",
-            ),
+            ("names of no list", json!({"tensor_names": "7"}), "beside codes"),
         ]
         .map(|(name, metadata, expected)| (name, written(&both, metadata), Value::Null, expected)),
     );
@@ -489,10 +461,9 @@ fn zero_points_of_torchao_are_kept_where_there_are_some() -> Result<()> {
     });
     let dir = tempfile::tempdir()?;
     let [path, copy] = ["a.safetensors", "b.safetensors"].map(|name| dir.path().join(name));
-    for (zeros, scheme) in [
-        ([0i8; 4], GroupScheme::Symmetric),
-        ([0, -8, 7, 3], GroupScheme::Affine),
-    ] {
+    for (zeros, scheme) in
+        [([0i8; 4], GroupScheme::Symmetric), ([0, -8, 7, 3], GroupScheme::Affine)]
+    {
         let zero_points = zeros.map(i8::cast_unsigned);
         let tensors = [
             ("a._weight_qdata", "I8", json!([2, 64]), &codes[..]),

@@ -12,10 +12,7 @@ const INPUT: usize = 5;
 const HIDDEN: usize = 8;
 
 fn lstm(vb: VarBuilder<'_>) -> Result<nn::LSTM> {
-    let config = RecurrentConfig {
-        bidirectional: true,
-        ..Default::default()
-    };
+    let config = RecurrentConfig { bidirectional: true, ..Default::default() };
     Ok(nn::LSTM::new(INPUT, HIDDEN, config, vb)?)
 }
 
@@ -52,10 +49,8 @@ fn each_direction_may_be_quantized_otherwise() -> Result<()> {
     candle_core::safetensors::save(&tensors, &float)?;
     let source = Checkpoint::open(&float)?;
     let vb = source.var_builder(DType::F32, &Device::Cpu);
-    let mut both = HashMap::from([
-        ("a".to_owned(), lstm(vb.pp("a"))?),
-        ("b".to_owned(), lstm(vb.pp("b"))?),
-    ]);
+    let mut both =
+        HashMap::from([("a".to_owned(), lstm(vb.pp("a"))?), ("b".to_owned(), lstm(vb.pp("b"))?)]);
     let spec = QConfigSpec::int8().min_params(0);
     quantize_dynamic(&mut both, &spec.name("b", QConfig::float16()))?;
     checkpoint::save(&both, &source, &out)?;

@@ -24,15 +24,8 @@ pub struct Model {
 
 impl Model {
     pub fn load(vb: VarBuilder<'_>) -> Result<Self> {
-        let deep = nn::RecurrentConfig {
-            num_layers: 2,
-            bidirectional: true,
-            ..Default::default()
-        };
-        let projected = nn::RecurrentConfig {
-            proj_size: 10,
-            ..Default::default()
-        };
+        let deep = nn::RecurrentConfig { num_layers: 2, bidirectional: true, ..Default::default() };
+        let projected = nn::RecurrentConfig { proj_size: 10, ..Default::default() };
         let tanh = nn::Nonlinearity::Tanh;
         Ok(Self {
             table: nn::embedding(WORDS, HIDDEN, vb.pp("table"))?,
@@ -49,9 +42,7 @@ impl Model {
     /// The bits of an answer.
     pub fn bits(&self) -> Result<Vec<u32>> {
         let words: Vec<u32> = (0..12).map(|i| i * 37 % WORDS as u32).collect();
-        let xs = self
-            .table
-            .forward(&Tensor::from_vec(words, (4, 3), &Device::Cpu)?)?;
+        let xs = self.table.forward(&Tensor::from_vec(words, (4, 3), &Device::Cpu)?)?;
         let (xs, _) = self.lstm.forward(&xs, None)?;
         let (xs, _) = self.gru.forward(&xs, None)?;
         let (xs, _) = self.rnn.forward(&xs, None)?;
@@ -72,13 +63,7 @@ pub fn write_float(dir: &Path) -> Result<PathBuf> {
     let vars = VarMap::new();
     Model::load(VarBuilder::from_varmap(&vars, DType::F32, &Device::Cpu))?;
     let mut seed = 1u64;
-    let mut names: Vec<_> = vars
-        .data()
-        .lock()
-        .expect("no panic")
-        .keys()
-        .cloned()
-        .collect();
+    let mut names: Vec<_> = vars.data().lock().expect("no panic").keys().cloned().collect();
     names.sort();
     for name in names {
         let var = vars.data().lock().expect("no panic")[&name].clone();
@@ -115,10 +100,7 @@ pub fn specs() -> Vec<(&'static str, QConfigSpec)> {
     };
     vec![
         ("int8", QConfigSpec::int8().min_params(0)),
-        (
-            "int8 with embeddings",
-            QConfigSpec::int8().min_params(0).embeddings(),
-        ),
+        ("int8 with embeddings", QConfigSpec::int8().min_params(0).embeddings()),
         ("default", QConfigSpec::pytorch().embeddings()),
         ("int4", QConfigSpec::int4().min_params(0)),
         ("int4 with a table", {
@@ -138,10 +120,7 @@ pub fn specs() -> Vec<(&'static str, QConfigSpec)> {
         ("onnx", onnx(QDType::QInt8, false, None)),
         ("onnx quint8", onnx(QDType::QUInt8, true, None)),
         ("onnx affine", onnx(QDType::QInt8, false, Some(false))),
-        (
-            "onnx symmetric quint8",
-            onnx(QDType::QUInt8, false, Some(true)),
-        ),
+        ("onnx symmetric quint8", onnx(QDType::QUInt8, false, Some(true))),
         (
             "all float16",
             QConfigSpec::all_kinds(QConfig::float16())

@@ -23,10 +23,7 @@ pub fn random(shape: &[usize]) -> Result<Tensor> {
 }
 
 pub fn write<const N: usize>(path: &Path, tensors: [(&str, Tensor); N]) -> Result<()> {
-    Ok(candle_core::safetensors::save(
-        &HashMap::from(tensors),
-        path,
-    )?)
+    Ok(candle_core::safetensors::save(&HashMap::from(tensors), path)?)
 }
 
 fn bits(layer: &impl Module, inputs: usize) -> Result<Vec<u32>> {
@@ -133,19 +130,10 @@ fn a_renamed_layer_is_saved_under_the_name_of_the_file() -> Result<()> {
                 let linear = nn::linear(8, 6, vb.pp("layers.0.q_proj"))?;
                 Ok((nn::embedding(9, 8, vb.pp("embeddings"))?, linear, lstm))
             };
-            round_trip(&float, &out, &spec, DType::F32, load, |model| {
-                vec![&model.1]
-            })?;
+            round_trip(&float, &out, &spec, DType::F32, load, |model| vec![&model.1])?;
             let names = quantized(&out)?;
-            let all = [
-                "layers.0.q_proj.weight",
-                "lstm.weight_hh_l0",
-                "lstm.weight_ih_l0",
-            ];
-            assert!(
-                all.iter().all(|name| names.contains(&(*name).to_owned())),
-                "{names:?}"
-            );
+            let all = ["layers.0.q_proj.weight", "lstm.weight_hh_l0", "lstm.weight_ih_l0"];
+            assert!(all.iter().all(|name| names.contains(&(*name).to_owned())), "{names:?}");
             let table = names.contains(&"embeddings.weight".to_owned());
             assert_eq!(table, spec != QConfigSpec::float16(), "{names:?}");
         }
@@ -158,18 +146,13 @@ pub fn in_proj(vb: &VarBuilder<'_>) -> candle_core::Result<Vec<nn::Linear>> {
     let weights = vb.get((24, 16), "attn.in_proj_weight")?.chunk(3, 0)?;
     let biases = vb.get(24, "attn.in_proj_bias")?.chunk(3, 0)?;
     let all = weights.into_iter().zip(biases);
-    Ok(all
-        .map(|(weight, bias)| nn::Linear::new(weight, Some(bias)))
-        .collect())
+    Ok(all.map(|(weight, bias)| nn::Linear::new(weight, Some(bias))).collect())
 }
 
 pub fn write_in_proj(path: &Path) -> Result<()> {
     write(
         path,
-        [
-            ("attn.in_proj_weight", random(&[24, 16])?),
-            ("attn.in_proj_bias", random(&[24])?),
-        ],
+        [("attn.in_proj_weight", random(&[24, 16])?), ("attn.in_proj_bias", random(&[24])?)],
     )
 }
 
@@ -186,19 +169,11 @@ fn slices_of_a_tensor_are_written_in_its_place_or_beside_it() -> Result<()> {
             // A scale per slice cannot be stored beside a scale per row.
             let per_slice = [QConfigSpec::pytorch(), QConfigSpec::onnxruntime()].contains(&spec);
             if per_slice {
-                assert_eq!(
-                    (names.len(), saved.beside.len()),
-                    (3, 3),
-                    "{spec} {names:?}"
-                );
+                assert_eq!((names.len(), saved.beside.len()), (3, 3), "{spec} {names:?}");
                 let lines = saved.to_string();
                 assert!(lines.contains("beside \"attn.in_proj_weight\""), "{lines}");
             } else {
-                assert_eq!(
-                    (names.len(), saved.beside.len()),
-                    (1, 0),
-                    "{spec} {names:?}"
-                )
+                assert_eq!((names.len(), saved.beside.len()), (1, 0), "{spec} {names:?}")
             }
         }
     }
@@ -231,11 +206,7 @@ fn a_large_tensor_is_compared_to_its_last_row() -> Result<()> {
     };
     let weight = vb.get((1_100, 1_000), "w.weight")?;
     assert!(is_quantized(&weight) && is_quantized(&weight.narrow(0, 1_060, 40)?));
-    weight.slice_set(
-        &Tensor::ones((1, 1_000), DType::F32, &Device::Cpu)?,
-        0,
-        1_099,
-    )?;
+    weight.slice_set(&Tensor::ones((1, 1_000), DType::F32, &Device::Cpu)?, 0, 1_099)?;
     assert!(!is_quantized(&weight) && is_quantized(&weight.narrow(0, 1_060, 39)?));
     Ok(())
 }
@@ -263,13 +234,7 @@ fn a_table_is_compared_with_its_heads_weight_to_the_last_row() -> Result<()> {
 fn transposed_weights_and_columns_are_saved() -> Result<()> {
     let dir = tempfile::tempdir()?;
     let [float, out] = ["float", "out"].map(|name| dir.path().join(name));
-    write(
-        &float,
-        [
-            ("c_attn.weight", random(&[16, 24])?),
-            ("square.weight", random(&[8, 8])?),
-        ],
-    )?;
+    write(&float, [("c_attn.weight", random(&[16, 24])?), ("square.weight", random(&[8, 8])?)])?;
     // GPT-2 has `[in, out]`.
     let load = |vb: VarBuilder<'static>| {
         let weight = vb.get((16, 24), "c_attn.weight")?;
@@ -323,10 +288,7 @@ fn a_tied_head_is_saved_beside_a_table_that_stays_float() -> Result<()> {
             let [beside] = &saved.beside[..] else {
                 panic!("{saved:?}");
             };
-            assert_eq!(
-                (&*beside.layer, &*beside.tensor),
-                ("head", "embed_tokens.weight")
-            );
+            assert_eq!((&*beside.layer, &*beside.tensor), ("head", "embed_tokens.weight"));
             let opened = Checkpoint::open(&out)?;
             // A reader without this support finds the floats.
             assert_eq!(
@@ -378,12 +340,7 @@ fn a_tensor_that_was_changed_in_place_is_no_origin() -> Result<()> {
     let opened = Checkpoint::open(&out)?;
     let weight = opened.var_builder(DType::F32, &Device::Cpu);
     let weight = weight.get((24, 16), "qkv.weight")?;
-    assert!(
-        nn::Linear::new(weight.clone(), None)
-            .projection()
-            .qweight()
-            .is_some()
-    );
+    assert!(nn::Linear::new(weight.clone(), None).projection().qweight().is_some());
     weight.zero_set()?;
     let layer = nn::Linear::new(weight, None);
     assert!(layer.projection().qweight().is_none());
@@ -398,13 +355,7 @@ fn a_convolution_that_was_changed_in_place_is_no_origin() -> Result<()> {
     write(&float, [("stem.weight", random(&[8, 4, 3])?)])?;
     let source = Checkpoint::open(&float)?;
     let vb = source.var_builder(DType::F32, &Device::Cpu);
-    let mut stem = vec![nn::conv1d_no_bias(
-        4,
-        8,
-        3,
-        Default::default(),
-        vb.pp("stem"),
-    )?];
+    let mut stem = vec![nn::conv1d_no_bias(4, 8, 3, Default::default(), vb.pp("stem"))?];
     let spec = QConfigSpec::of("0", QConfig::int8()).min_params(0);
     quantize_dynamic(&mut stem, &spec)?;
     checkpoint::save(&stem, &source, &int8)?;
@@ -473,10 +424,7 @@ fn a_bias_that_does_not_fit_a_quantized_weight_is_an_error() -> Result<()> {
         let bias: Vec<_> = (0..len).map(|i| if i == 3 { value } else { 0. }).collect();
         let bias = Some(Tensor::new(bias, &Device::Cpu)?);
         let weight = vb.get((64, 8), "embed.weight")?;
-        for layer in [
-            nn::Linear::tied(&embed, bias.clone()),
-            nn::Linear::new(weight, bias),
-        ] {
+        for layer in [nn::Linear::tied(&embed, bias.clone()), nn::Linear::new(weight, bias)] {
             let error = layer.forward(&random(&[2, 8])?).err();
             let error = error.map(|error| error.to_string()).unwrap_or_default();
             assert!(error.contains(expected), "{error}");
@@ -514,14 +462,9 @@ fn a_table_that_would_not_be_found_again_is_refused() -> Result<()> {
     // A padded vocabulary.
     let head = nn::Linear::new(embed.embeddings().narrow(0, 0, 30)?, None);
     let mut model = Tied { embed, head };
-    let spec = QConfigSpec::int8()
-        .min_params(0)
-        .embeddings()
-        .exclude("head");
+    let spec = QConfigSpec::int8().min_params(0).embeddings().exclude("head");
     quantize_dynamic(&mut model, &spec)?;
-    let error = checkpoint::save(&model, &source, &out)
-        .unwrap_err()
-        .to_string();
+    let error = checkpoint::save(&model, &source, &out).unwrap_err().to_string();
     assert!(error.starts_with("embed: cannot save"), "{error}");
     Ok(())
 }
@@ -579,10 +522,7 @@ fn tensors_of_several_layers_are_quantized_by_their_names() -> Result<()> {
     let plan = checkpoint::Plan::new(&source, &spec, &names, &[])?;
     checkpoint::quantize(&source, &plan, &out, |_| {})?;
     let opened = Checkpoint::open(&out)?;
-    let scales: Vec<_> = opened
-        .tensors()
-        .filter(|t| t.name.ends_with("_scale"))
-        .collect();
+    let scales: Vec<_> = opened.tensors().filter(|t| t.name.ends_with("_scale")).collect();
     let shapes: Vec<_> = scales.iter().map(|tensor| &tensor.shape[..]).collect();
     assert_eq!(shapes, [&[24, 1][..], &[3, 10, 1], &[4, 1]]);
     // The bits of a model that is quantized, and of a model that is saved.
@@ -594,27 +534,21 @@ fn tensors_of_several_layers_are_quantized_by_their_names() -> Result<()> {
         assert_eq!(bits(a, 16)?, bits(b, 16)?);
     }
     let all = again.into_iter().enumerate();
-    let tiles = all
-        .filter(|(i, _)| *i < 3 || i % 2 == 1)
-        .map(|(_, layer)| layer);
+    let tiles = all.filter(|(i, _)| *i < 3 || i % 2 == 1).map(|(_, layer)| layer);
     checkpoint::save(&tiles.collect::<Vec<_>>(), &opened, &twice)?;
     assert_eq!(std::fs::read(&twice)?, std::fs::read(&out)?);
     // A reader without this support gets floats.
     let floats = dir.path().join("floats");
     checkpoint::dequantize(&opened, &floats, |_| {})?;
     let floats = candle_core::safetensors::load(&floats, &Device::Cpu)?;
-    let experts = floats["experts.gate_up_proj"]
-        .flatten_all()?
-        .to_vec1::<f32>()?;
+    let experts = floats["experts.gate_up_proj"].flatten_all()?.to_vec1::<f32>()?;
     assert_eq!(experts, opened.floats("experts.gate_up_proj")?);
     let error = checkpoint::Plan::new(&source, &spec, &["attn.in_proj".to_owned()], &[]);
     assert!(error.unwrap_err().to_string().contains("attn.in_proj"));
     // The rows here are inputs: a scale for each has no meaning for outputs.
     for [first, second] in [[[3, 16, 20], [3, 10, 16]], [[3, 16, 32], [3, 16, 16]]] {
-        let experts = [
-            ("experts.gate_up_proj", random(&first)?),
-            ("experts.down_proj", random(&second)?),
-        ];
+        let experts =
+            [("experts.gate_up_proj", random(&first)?), ("experts.down_proj", random(&second)?)];
         write(&float, experts)?;
         let source = Checkpoint::open(&float)?;
         for name in ["experts.gate_up_proj", "experts.down_proj"] {
@@ -624,11 +558,9 @@ fn tensors_of_several_layers_are_quantized_by_their_names() -> Result<()> {
         }
     }
     // The usual orientation, and sizes that only one of the two products determines.
-    for [first, second] in [
-        [[3, 12, 8], [3, 8, 6]],
-        [[3, 7, 12], [3, 6, 8]],
-        [[3, 8, 10], [3, 6, 8]],
-    ] {
+    for [first, second] in
+        [[[3, 12, 8], [3, 8, 6]], [[3, 7, 12], [3, 6, 8]], [[3, 8, 10], [3, 6, 8]]]
+    {
         let names = ["experts.gate_up_proj", "experts.down_proj", "experts.other"];
         let shapes = [first, second, first];
         let experts = names.iter().zip(shapes);
@@ -685,10 +617,7 @@ fn rows_of_a_table_and_a_head_keep_the_activations_of_the_head() -> Result<()> {
     for head_first in [true, false] {
         let mut model = load(&source, head_first)?;
         let spec = QConfigSpec::int4().min_params(0);
-        quantize_dynamic(
-            &mut model,
-            &spec.kind(LayerKind::Embedding, QConfig::int4()),
-        )?;
+        quantize_dynamic(&mut model, &spec.kind(LayerKind::Embedding, QConfig::int4()))?;
         checkpoint::save(&model, &source, &out)?;
         let again = load(&Checkpoint::open(&out)?, head_first)?;
         assert_eq!(heads(&again)?, heads(&model)?, "{head_first}");
@@ -733,10 +662,7 @@ fn parts_with_and_without_zero_points_are_one_tensor() -> Result<()> {
     for large in [48..96, 0..48] {
         let value = |i: usize| (i % 9) as f32 + 10. * f32::from(large.contains(&i));
         let rows: Vec<f32> = (0..96).map(value).collect();
-        write(
-            &float,
-            [("qkv.weight", Tensor::from_vec(rows, (6, 16), &Device::Cpu)?)],
-        )?;
+        write(&float, [("qkv.weight", Tensor::from_vec(rows, (6, 16), &Device::Cpu)?)])?;
         let source = Checkpoint::open(&float)?;
         let mut model = load(&source)?;
         quantize_dynamic(&mut model, &spec)?;
@@ -755,10 +681,7 @@ fn parts_are_recorded_where_their_tensor_is() -> Result<()> {
     let dir = tempfile::tempdir()?;
     let [float, out] = ["float", "out"].map(|name| dir.path().join(name));
     std::fs::create_dir(&float)?;
-    let tensors = [
-        ("qkv.weight", random(&[9, 16])?),
-        ("head.weight", random(&[4, 16])?),
-    ];
+    let tensors = [("qkv.weight", random(&[9, 16])?), ("head.weight", random(&[4, 16])?)];
     let mut map = serde_json::Map::new();
     for (i, (name, tensor)) in tensors.into_iter().enumerate() {
         let file = format!("model-{i}.safetensors");
@@ -766,10 +689,7 @@ fn parts_are_recorded_where_their_tensor_is() -> Result<()> {
         map.insert(name.to_owned(), file.into());
     }
     let index = serde_json::json!({"metadata": {}, "weight_map": map});
-    std::fs::write(
-        float.join("model.safetensors.index.json"),
-        index.to_string(),
-    )?;
+    std::fs::write(float.join("model.safetensors.index.json"), index.to_string())?;
     let source = Checkpoint::open(&float)?;
     let vb = source.var_builder(DType::F32, &Device::Cpu);
     // Some rows twice and unordered, which a record of views stores.
@@ -819,9 +739,7 @@ fn views_that_do_not_fit_are_refused() -> Result<()> {
         let length = (header.len() as u64).to_le_bytes();
         std::fs::write(&bad, [&length[..], &header, rest].concat())?;
         let opened = Checkpoint::open(&bad);
-        Ok(opened
-            .err()
-            .map_or(String::new(), |error| error.to_string()))
+        Ok(opened.err().map_or(String::new(), |error| error.to_string()))
     };
     assert_eq!(open(&|_| ())?, "");
     const VIEW: &str = "/views/embed.weight.quantized";
@@ -834,21 +752,14 @@ fn views_that_do_not_fit_are_refused() -> Result<()> {
         ("/of", "embed.weight.quantized".into(), "a view of a view"),
         ("/part/offset", 1.into(), "640 elements"),
         ("/part/offset", u64::MAX.into(), "640 elements"),
-        (
-            "/part/strides",
-            serde_json::json!([u64::MAX, 1]),
-            "640 elements",
-        ),
+        ("/part/strides", serde_json::json!([u64::MAX, 1]), "640 elements"),
         ("/part/shape", serde_json::json!([20, 16]), "[40, 16]"),
         ("/part/shape", serde_json::json!([0, 16]), "640 elements"),
         ("/part/shape", serde_json::json!([40]), "candle_dynquant"),
         ("/part", serde_json::json!({}), "candle_dynquant"),
     ] {
         let error = set(path, value)?;
-        assert!(
-            error.contains(expected) && error.len() < 1_000,
-            "{path}: {error}"
-        );
+        assert!(error.contains(expected) && error.len() < 1_000, "{path}: {error}");
     }
     let error = open(&|record| {
         record["views"]["other"] = record["views"]["embed.weight.quantized"].clone()
@@ -863,13 +774,8 @@ fn views_that_do_not_fit_are_refused() -> Result<()> {
     damaged[at..at + 4].copy_from_slice(&f32::NAN.to_le_bytes());
     std::fs::write(&bad, damaged)?;
     let vb = Checkpoint::open(&bad)?.var_builder(DType::F32, &Device::Cpu);
-    let error = nn::embedding(40, 16, vb.pp("embed"))
-        .expect_err("a NaN")
-        .to_string();
-    assert!(
-        error.contains("quantized_scale") && error.contains("NaN"),
-        "{error}"
-    );
+    let error = nn::embedding(40, 16, vb.pp("embed")).expect_err("a NaN").to_string();
+    assert!(error.contains("quantized_scale") && error.contains("NaN"), "{error}");
     Ok(())
 }
 
@@ -883,10 +789,7 @@ fn rows_that_saturate_are_counted_together() -> Result<()> {
     }
     let weight = Tensor::from_vec(values, (24, 16), &Device::Cpu)?;
     let bias = random(&[24])?;
-    write(
-        &float,
-        [("attn.in_proj_weight", weight), ("attn.in_proj_bias", bias)],
-    )?;
+    write(&float, [("attn.in_proj_weight", weight), ("attn.in_proj_bias", bias)])?;
     let source = Checkpoint::open(&float)?;
     let mut layers = in_proj(&source.var_builder(DType::F32, &Device::Cpu))?;
     quantize_dynamic(&mut layers, &QConfigSpec::float16().min_params(0))?;
@@ -917,17 +820,9 @@ fn columns_of_a_quantized_tensor_are_its_values() -> Result<()> {
     let scales: Vec<f32> = (0..32).map(|i| 0.5 + i as f32).collect();
     let groups_of_four = [
         ("w.weight", "I8", serde_json::json!([8, 16]), &codes[..]),
-        (
-            "w.weight_scale",
-            "F32",
-            serde_json::json!([8, 4]),
-            &super::text::f32s(&scales)[..],
-        ),
+        ("w.weight_scale", "F32", serde_json::json!([8, 4]), &super::text::f32s(&scales)[..]),
     ];
-    std::fs::write(
-        &groups,
-        super::text::tensors(&groups_of_four, serde_json::Value::Null),
-    )?;
+    std::fs::write(&groups, super::text::tensors(&groups_of_four, serde_json::Value::Null))?;
     // Quantized once more, they find their place by their values.
     for source in [&int8, &groups] {
         for (axis, at) in [(1, 4), (0, 5)] {
@@ -947,10 +842,7 @@ fn columns_of_a_quantized_tensor_are_its_values() -> Result<()> {
 fn weights_of_one_row_or_one_column_are_found() -> Result<()> {
     let dir = tempfile::tempdir()?;
     let [float, out] = ["float", "out"].map(|name| dir.path().join(name));
-    write(
-        &float,
-        [("row", random(&[1, 16])?), ("column", random(&[16, 1])?)],
-    )?;
+    write(&float, [("row", random(&[1, 16])?), ("column", random(&[16, 1])?)])?;
     let load = |vb: VarBuilder<'static>| {
         Ok(vec![
             nn::Linear::new(vb.get((1, 16), "row")?, None),
@@ -987,22 +879,11 @@ fn a_tensor_keeps_its_origin_among_thousands() -> Result<()> {
 fn the_bias_beside_a_tensor_is_not_that_of_its_parts() -> Result<()> {
     let dir = tempfile::tempdir()?;
     let [float, out] = ["float", "out"].map(|name| dir.path().join(name));
-    write(
-        &float,
-        [
-            ("qkv.weight", random(&[6, 8])?),
-            ("qkv.bias", random(&[3])?),
-        ],
-    )?;
+    write(&float, [("qkv.weight", random(&[6, 8])?), ("qkv.bias", random(&[3])?)])?;
     let load = |vb: VarBuilder<'static>| {
         let weight = vb.get((6, 8), "qkv.weight")?;
         let bias = Tensor::ones(3, DType::F32, &Device::Cpu)?;
-        let part = |at| {
-            Ok(nn::Linear::new(
-                weight.narrow(0, at, 3)?,
-                Some(bias.clone()),
-            ))
-        };
+        let part = |at| Ok(nn::Linear::new(weight.narrow(0, at, 3)?, Some(bias.clone())));
         [0, 3].into_iter().map(part).collect()
     };
     let spec = QConfigSpec::int8().min_params(0);
@@ -1030,11 +911,8 @@ fn a_table_of_a_quantized_tensor_is_quantized() -> Result<()> {
     let [float, int8] = ["float", "int8"].map(|name| dir.path().join(name));
     write(&float, [("embed.weight", random(&[40, 16])?)])?;
     let source = Checkpoint::open(&float)?;
-    let mut table = nn::embedding(
-        40,
-        16,
-        source.var_builder(DType::F32, &Device::Cpu).pp("embed"),
-    )?;
+    let mut table =
+        nn::embedding(40, 16, source.var_builder(DType::F32, &Device::Cpu).pp("embed"))?;
     let spec = QConfigSpec::int8().min_params(0).embeddings();
     quantize_dynamic(&mut table, &spec)?;
     checkpoint::save(&table, &source, &int8)?;

@@ -100,10 +100,7 @@ fn folders_are_built_from_their_codes() -> Result<()> {
         let groups = groups.into_iter().chain([None]);
         assert_eq!(model.groups(), groups.collect::<Vec<_>>(), "{name}");
         let xs = &expected["input"];
-        let error = difference(
-            &model.forward(xs)?,
-            &expected["output"].to_dtype(DType::F32)?,
-        )?;
+        let error = difference(&model.forward(xs)?, &expected["output"].to_dtype(DType::F32)?)?;
         assert!(error < 0.02, "{name}: {error}");
         let bits = model.bits(xs)?;
         let dir = tempfile::tempdir()?;
@@ -181,21 +178,14 @@ fn versions_are_told_by_zero_points() -> Result<()> {
             assert_eq!(same, name != "down.weight", "{folder}: {name}");
         }
         let dir = changed(folder, |_, config| *config = Value::Null)?;
-        let error = Checkpoint::open(dir.path())
-            .expect_err("no version")
-            .to_string();
-        assert!(
-            error.contains("checkpoint_format") && error.contains("down"),
-            "{error}"
-        );
+        let error = Checkpoint::open(dir.path()).expect_err("no version").to_string();
+        assert!(error.contains("checkpoint_format") && error.contains("down"), "{error}");
     }
     // A module that is said not to be symmetric has the zero points of the file, also if all are 8.
     let [first, second] = [("gptq", 0x88), ("gptq_v2", 0x99)].map(|(folder, zeros)| {
         let dir = changed(folder, |tensors, _| {
             let zero_points = tensors.get_mut("down.qzeros");
-            zero_points
-                .into_iter()
-                .for_each(|(_, _, bytes)| bytes.fill(zeros));
+            zero_points.into_iter().for_each(|(_, _, bytes)| bytes.fill(zeros));
         })?;
         anyhow::Ok(Checkpoint::open(dir.path())?.floats("down.weight")?)
     });
@@ -205,9 +195,7 @@ fn versions_are_told_by_zero_points() -> Result<()> {
         tensors.retain(|name, _| !name.ends_with("g_idx"));
         *config = Value::Null;
     })?;
-    let error = Checkpoint::open(dir.path())
-        .expect_err("no version")
-        .to_string();
+    let error = Checkpoint::open(dir.path()).expect_err("no version").to_string();
     assert!(error.contains("down.g_idx"), "{error}");
     // The greatest zero point.
     let dir = changed("awq", |tensors, _| {
@@ -309,11 +297,7 @@ fn files_that_lie_are_errors_that_name_their_tensors() -> Result<()> {
         ("awq/up.qweight", Some(zeros(&[97, 16])), "of 97 inputs"),
         ("awq/up.qweight", Some(zeros(&[0, 16])), "of 0 inputs"),
         ("awq/up.scales", Some(halves(&[3, 128, 1])), groups),
-        (
-            "auto_round/up.scales",
-            Some(halves(&[2, 128])),
-            "I32 [2, 16]",
-        ),
+        ("auto_round/up.scales", Some(halves(&[2, 128])), "I32 [2, 16]"),
     ];
     for (name, to, expected) in cases {
         let (folder, name) = name.split_once('/').expect("a folder");
@@ -325,10 +309,7 @@ fn files_that_lie_are_errors_that_name_their_tensors() -> Result<()> {
         })?;
         let error = Checkpoint::open(dir.path()).expect_err(name).to_string();
         let module = name.split('.').next().unwrap_or_default();
-        assert!(
-            error.contains(expected) && error.contains(module),
-            "{name}: {error}"
-        );
+        assert!(error.contains(expected) && error.contains(module), "{name}: {error}");
     }
     let configs = r#"
 gptq | {"bits": 3} | bits of GPTQ: expected 4 or 8, got 3
@@ -358,22 +339,16 @@ gptq | {"quant_method": "gptqx"} | awq, bitsandbytes, gptq
     for [folder, keys, expected] in rows(configs) {
         let changes: serde_json::Map<_, _> = serde_json::from_str(keys)?;
         let dir = changed(folder, |_, config| {
-            changes
-                .into_iter()
-                .for_each(|(key, value)| config[key] = value);
+            changes.into_iter().for_each(|(key, value)| config[key] = value);
         })?;
-        let error = Checkpoint::open(dir.path())
-            .expect_err(expected)
-            .to_string();
+        let error = Checkpoint::open(dir.path()).expect_err(expected).to_string();
         assert!(error.contains(expected), "{keys}: {error}");
     }
     // The scales of an activation, which AutoAWQ stores in a separate module.
     let dir = changed("awq", |tensors, _| {
         tensors.insert("act.scales".into(), halves(&[96]));
     })?;
-    let error = Checkpoint::open(dir.path())
-        .expect_err("scales")
-        .to_string();
+    let error = Checkpoint::open(dir.path()).expect_err("scales").to_string();
     assert!(error.contains("act.scales"), "{error}");
     // Scales are read with a weight.
     let dir = changed("gptq", |tensors, _| {
@@ -381,14 +356,8 @@ gptq | {"quant_method": "gptqx"} | awq, bitsandbytes, gptq
         nan.2[1] = 0x7e;
         tensors.insert("up.scales".into(), nan);
     })?;
-    let error = Checkpoint::open(dir.path())?
-        .floats("up.weight")
-        .expect_err("NaN")
-        .to_string();
-    assert!(
-        error.contains("up.weight_scale") && error.contains("NaN"),
-        "{error}"
-    );
+    let error = Checkpoint::open(dir.path())?.floats("up.weight").expect_err("NaN").to_string();
+    assert!(error.contains("up.weight_scale") && error.contains("NaN"), "{error}");
     // A weight of that name is there already.
     let dir = changed("gptq", |tensors, _| {
         tensors.insert("up.weight".into(), halves(&[128, 96]));

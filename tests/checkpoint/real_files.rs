@@ -48,13 +48,10 @@ fn a_config_that_python_wrote_is_read_and_keeps_its_values() -> Result<()> {
         folder(&float, format!("{mark}{config}").as_bytes())?;
         quantize(&float, &int8, &QConfigSpec::int8().min_params(0))?;
         let written = fs::read_to_string(int8.join("config.json"))?;
-        let (before, entry) = written
-            .split_once("  \"quantization_config\": {")
-            .expect("an entry");
+        let (before, entry) = written.split_once("  \"quantization_config\": {").expect("an entry");
         let (_, after) = entry.split_once("\n  },\n").expect("its end");
-        let (own_before, own_after) = config
-            .split_once("  \"quantization_config\": null,\n")
-            .expect("an entry");
+        let (own_before, own_after) =
+            config.split_once("  \"quantization_config\": null,\n").expect("an entry");
         assert_eq!((before, after), (own_before, &*format!("{own_after}\n")));
         // The tensor is read again, and restored.
         checkpoint::dequantize(&Checkpoint::open(&int8)?, &again, |_| ())?;
@@ -71,24 +68,16 @@ fn a_config_of_one_line_stays_json() -> Result<()> {
     let (float, int8) = (dir.path().join("float"), dir.path().join("int8"));
     for (config, others) in [
         ("{}", json!({})),
-        (
-            r#"{"b":{"c":[1,2]},"a":"\"\\"}"#,
-            json!({"a": "\"\\", "b": {"c": [1, 2]}}),
-        ),
+        (r#"{"b":{"c":[1,2]},"a":"\"\\"}"#, json!({"a": "\"\\", "b": {"c": [1, 2]}})),
         (r#"{"a":2,"compression_config":{}}"#, json!({"a": 2})),
-        (
-            r#"{"text_config":{"b":1,"quantization_config":{}}}"#,
-            json!({"text_config": {"b": 1}}),
-        ),
+        (r#"{"text_config":{"b":1,"quantization_config":{}}}"#, json!({"text_config": {"b": 1}})),
     ] {
         folder(&float, config.as_bytes())?;
         quantize(&float, &int8, &QConfigSpec::int8().min_params(0))?;
         let mut written: Value = serde_json::from_slice(&fs::read(int8.join("config.json"))?)?;
         let entry = written["quantization_config"].take();
         assert_eq!(entry["format"], "int-quantized");
-        written
-            .as_object_mut()
-            .map(|all| all.remove("quantization_config"));
+        written.as_object_mut().map(|all| all.remove("quantization_config"));
         assert_eq!(written, others);
     }
     Ok(())
@@ -137,10 +126,7 @@ fn another_format_given_as_safetensors_is_named_with_its_cure() -> Result<()> {
                 let expected =
                     "model.safetensors: malformed file of tensors: expected safetensors, got ";
                 assert!(message.contains(expected), "{name}: {message}");
-                assert!(
-                    message.contains(name) && message.contains(cure),
-                    "{name}: {message}"
-                );
+                assert!(message.contains(name) && message.contains(cure), "{name}: {message}");
             }
         }
     }
@@ -150,10 +136,7 @@ fn another_format_given_as_safetensors_is_named_with_its_cure() -> Result<()> {
     folder(dir.path(), pointer)?;
     let message = Checkpoint::open(dir.path()).unwrap_err().to_string();
     let words = "config.json: malformed config.json: expected an object";
-    assert!(
-        message.contains(words) && message.ends_with("`git lfs pull`"),
-        "{message}"
-    );
+    assert!(message.contains(words) && message.ends_with("`git lfs pull`"), "{message}");
     Ok(())
 }
 
@@ -164,10 +147,7 @@ fn a_folder_with_weights_in_another_format_is_told_their_names() -> Result<()> {
         fs::write(dir.path().join(name), "other")?;
     }
     let message = Checkpoint::open(dir.path()).unwrap_err().to_string();
-    assert!(
-        message.ends_with("got none, but model.onnx, pytorch_model.bin"),
-        "{message}"
-    );
+    assert!(message.ends_with("got none, but model.onnx, pytorch_model.bin"), "{message}");
     Ok(())
 }
 
@@ -192,10 +172,7 @@ fn a_weight_at_fault_is_reported_with_the_file_that_has_it() -> Result<()> {
         QConfigSpec::int4().min_params(0),
         half,
     ] {
-        for (from, to) in [
-            (&float, &int8),
-            (&source, &dir.path().join("one.safetensors")),
-        ] {
+        for (from, to) in [(&float, &int8), (&source, &dir.path().join("one.safetensors"))] {
             let error = quantize(from, to, &spec).unwrap_err().to_string();
             let expected = format!(
                 "{}: head.weight: non-finite weight: expected finite numbers, got NaN at index [1, 0]",
@@ -246,12 +223,7 @@ fn as_many_targets_as_fit_into_a_config_are_looked_up() -> Result<()> {
     }
     let header = Value::Object(header).to_string();
     let body = 1f32.to_le_bytes().repeat(at / 4 + 1);
-    let file = [
-        &(header.len() as u64).to_le_bytes(),
-        header.as_bytes(),
-        &body[..at],
-    ]
-    .concat();
+    let file = [&(header.len() as u64).to_le_bytes(), header.as_bytes(), &body[..at]].concat();
     fs::write(dir.path().join("model.safetensors"), file)?;
     let names: Vec<String> = (0..350_000).map(|i| format!("n{i}")).collect();
     let patterns: Vec<String> = (0..180).map(|i| format!(r"re:.*\.q{i}_proj")).collect();
@@ -261,13 +233,7 @@ fn as_many_targets_as_fit_into_a_config_are_looked_up() -> Result<()> {
     let config = json!({"quantization_config": entry}).to_string();
     fs::write(dir.path().join("config.json"), config)?;
     let checkpoint = Checkpoint::open(dir.path())?;
-    assert_eq!(
-        checkpoint
-            .tensors()
-            .filter(|tensor| tensor.quantized)
-            .count(),
-        weights
-    );
+    assert_eq!(checkpoint.tensors().filter(|tensor| tensor.quantized).count(), weights);
     let vb = checkpoint.var_builder(DType::F32, &Device::Cpu);
     assert_eq!(vb.get((1, 1), "m7.weight")?.to_vec2::<f32>()?.len(), 1);
     Ok(())

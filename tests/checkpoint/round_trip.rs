@@ -39,11 +39,7 @@ fn tensors(path: &std::path::Path) -> Result<BTreeMap<String, Raw>> {
     let bytes = std::fs::read(path)?;
     let file = SafeTensors::deserialize(&bytes)?;
     let tensors = file.iter().map(|(name, view)| {
-        let entry = (
-            view.dtype().to_string(),
-            view.shape().to_vec(),
-            view.data().to_vec(),
-        );
+        let entry = (view.dtype().to_string(), view.shape().to_vec(), view.data().to_vec());
         (name.to_owned(), entry)
     });
     Ok(tensors.collect())
@@ -61,11 +57,7 @@ fn tensors_are_those_of_compressed_tensors_and_the_rest_is_copied() -> Result<()
             assert_eq!(after[name].0, "I8", "{name}");
             assert_eq!(after[name].1, tensor.1, "{name}");
             let scale = &after[&format!("{name}_scale")];
-            assert_eq!(
-                (&*scale.0, &scale.1),
-                ("F32", &vec![tensor.1[0], 1]),
-                "{name}"
-            );
+            assert_eq!((&*scale.0, &scale.1), ("F32", &vec![tensor.1[0], 1]), "{name}");
         } else {
             assert_eq!(&after[name], tensor, "{name}");
         }
@@ -94,21 +86,11 @@ fn layers_of_candle_get_the_dequantized_weight() -> Result<()> {
             let expected = ours.weight().to_dtype(dtype)?;
             assert_eq!(candles.weight().dtype(), dtype);
             let difference = (candles.weight() - expected)?.abs()?.max_all()?;
-            assert_eq!(
-                difference.to_dtype(DType::F32)?.to_scalar::<f32>()?,
-                0.,
-                "{name}"
-            );
+            assert_eq!(difference.to_dtype(DType::F32)?.to_scalar::<f32>()?, 0., "{name}");
             let candles = candle_nn::embedding(50, 24, vb.pp("table"))?;
             let ours = nn::embedding(50, 24, vb.pp("table"))?;
-            let difference = (candles.embeddings() - ours.embeddings())?
-                .abs()?
-                .max_all()?;
-            assert_eq!(
-                difference.to_dtype(DType::F32)?.to_scalar::<f32>()?,
-                0.,
-                "{name}"
-            );
+            let difference = (candles.embeddings() - ours.embeddings())?.abs()?.max_all()?;
+            assert_eq!(difference.to_dtype(DType::F32)?.to_scalar::<f32>()?, 0., "{name}");
         }
     }
     Ok(())
@@ -118,12 +100,7 @@ fn layers_of_candle_get_the_dequantized_weight() -> Result<()> {
 fn float_zero_points_survive_to_the_last_bit() -> Result<()> {
     let dir = tempfile::tempdir()?;
     let float = dir.path().join("float.safetensors");
-    let rows = [
-        [1e-9f32, 0.3, 1.],
-        [0., 0.5, 2.],
-        [-3., -2., -1.],
-        [-1e-20, 1e-20, 0.],
-    ];
+    let rows = [[1e-9f32, 0.3, 1.], [0., 0.5, 2.], [-3., -2., -1.], [-1e-20, 1e-20, 0.]];
     let table = Tensor::new(&rows, &Device::Cpu)?;
     candle_core::safetensors::save(&HashMap::from([("weight", table)]), &float)?;
     let source = Checkpoint::open(&float)?;
@@ -134,10 +111,7 @@ fn float_zero_points_survive_to_the_last_bit() -> Result<()> {
     checkpoint::save(&layer, &source, &out)?;
     let again = load(&Checkpoint::open(&out)?)?;
     let (before, after) = (layer.qtable().expect("int8"), again.qtable().expect("int8"));
-    assert_eq!(
-        format!("{:?}", before.zero_points()),
-        format!("{:?}", after.zero_points())
-    );
+    assert_eq!(format!("{:?}", before.zero_points()), format!("{:?}", after.zero_points()));
     assert_eq!(before.codes(), after.codes());
     let values = |table: &QTable| Ok::<_, anyhow::Error>(table.dequantize()?.to_vec2::<f32>()?);
     assert_eq!(values(before)?, values(after)?);
@@ -157,13 +131,8 @@ fn a_layer_without_a_tensor_is_named() -> Result<()> {
         quantize_dynamic(&mut quantized, &QConfigSpec::int8().min_params(0))?;
         quantized
     };
-    let error = checkpoint::save(&quantized, &source, &out)
-        .unwrap_err()
-        .to_string();
-    assert!(
-        error.starts_with("0: cannot save") && error.contains("0.weight"),
-        "{error}"
-    );
+    let error = checkpoint::save(&quantized, &source, &out).unwrap_err().to_string();
+    assert!(error.starts_with("0: cannot save") && error.contains("0.weight"), "{error}");
     assert!(!out.exists());
     // A float layer needs no codes.
     checkpoint::save(&model, &source, &out)?;
@@ -191,13 +160,7 @@ fn ordinary_var_builders_are_as_they_were() -> Result<()> {
     let vb = candle_nn::VarBuilder::from_varmap(&vars, DType::F32, &Device::Cpu);
     nn::linear(4, 3, vb.pp("a"))?;
     nn::embedding(4, 3, vb.pp("b"))?;
-    let mut names: Vec<_> = vars
-        .data()
-        .lock()
-        .expect("no panic")
-        .keys()
-        .cloned()
-        .collect();
+    let mut names: Vec<_> = vars.data().lock().expect("no panic").keys().cloned().collect();
     names.sort();
     assert_eq!(names, ["a.bias", "a.weight", "b.weight"]);
     Ok(())
@@ -235,10 +198,7 @@ fn a_layer_of_a_users_own_is_saved_through_its_projection() -> Result<()> {
         }
         fn quantize(&self, qconfig: &QConfig) -> candle_dynquant::Result<Self> {
             let projection = self.projection.quantize(qconfig)?;
-            Ok(Self {
-                projection,
-                ..*self
-            })
+            Ok(Self { projection, ..*self })
         }
         fn stored(&self) -> candle_dynquant::Result<Vec<StoredWeight>> {
             if self.passes_on {
@@ -255,10 +215,8 @@ fn a_layer_of_a_users_own_is_saved_through_its_projection() -> Result<()> {
     candle_core::safetensors::save(&HashMap::from([("1.kernel", kernel.clone())]), &float)?;
     let source = Checkpoint::open(&float)?;
     let out = dir.path().join("out.safetensors");
-    let layer = |passes_on| Own {
-        projection: nn::Projection::new(kernel.clone(), None),
-        passes_on,
-    };
+    let layer =
+        |passes_on| Own { projection: nn::Projection::new(kernel.clone(), None), passes_on };
     let mut model = ((), layer(true));
     quantize_dynamic(
         &mut model,
@@ -267,9 +225,7 @@ fn a_layer_of_a_users_own_is_saved_through_its_projection() -> Result<()> {
     checkpoint::save(&model, &source, &out)?;
     assert_eq!(tensors(&out)?["1.kernel_scale"].1, [3, 1]);
     model.1.passes_on = false;
-    let error = checkpoint::save(&model, &source, &out)
-        .unwrap_err()
-        .to_string();
+    let error = checkpoint::save(&model, &source, &out).unwrap_err().to_string();
     assert!(error.starts_with("1: "), "{error}");
     Ok(())
 }
@@ -293,21 +249,12 @@ impl Tied {
             "from candle_nn" => candle_nn::Linear::new(table(), None).into(),
             _ => nn::Linear::tied(&embed, None),
         };
-        Ok(Self {
-            hidden: nn::linear_no_bias(16, 16, vb.pp("hidden"))?,
-            embed,
-            head,
-        })
+        Ok(Self { hidden: nn::linear_no_bias(16, 16, vb.pp("hidden"))?, embed, head })
     }
 
     fn bits(&self) -> Result<Vec<u32>> {
-        let xs = self
-            .embed
-            .forward(&Tensor::new(&[3u32, 39, 0], &Device::Cpu)?)?;
-        let ys = self
-            .head
-            .forward(&self.hidden.forward(&xs)?)?
-            .flatten_all()?;
+        let xs = self.embed.forward(&Tensor::new(&[3u32, 39, 0], &Device::Cpu)?)?;
+        let ys = self.head.forward(&self.hidden.forward(&xs)?)?.flatten_all()?;
         Ok(ys.to_vec1::<f32>()?.into_iter().map(f32::to_bits).collect())
     }
 }
@@ -332,12 +279,7 @@ fn a_tied_weight_is_one_tensor_in_the_file_and_in_memory() -> Result<()> {
         QConfigSpec::float16().kind(candle_dynquant::LayerKind::Embedding, QConfig::float16()),
         QConfigSpec::bfloat16().embeddings(),
     ];
-    for way in [
-        "from_weights",
-        "from_weights with bias",
-        "from candle_nn",
-        "tied",
-    ] {
+    for way in ["from_weights", "from_weights with bias", "from candle_nn", "tied"] {
         for spec in &specs {
             let vb = source.var_builder(DType::F32, &Device::Cpu);
             let mut model = Tied::load(&vb, way)?;
@@ -345,19 +287,13 @@ fn a_tied_weight_is_one_tensor_in_the_file_and_in_memory() -> Result<()> {
             assert_eq!(report.swapped().count(), 3, "{way}");
             checkpoint::save(&model, &source, &out)?;
             let tensors = tensors(&out)?;
-            assert!(
-                !tensors.keys().any(|name| name.starts_with("head.weight")),
-                "{way}"
-            );
+            assert!(!tensors.keys().any(|name| name.starts_with("head.weight")), "{way}");
             let opened = Checkpoint::open(&out)?;
             let again = Tied::load(&opened.var_builder(DType::F32, &Device::Cpu), way)?;
             assert_eq!(again.bits()?, model.bits()?, "{way}");
             let ids = |model: &Tied| {
                 use candle_dynquant::Layer;
-                [
-                    model.embed.weight_infos()[0].id.clone(),
-                    model.head.weight_infos()[0].id.clone(),
-                ]
+                [model.embed.weight_infos()[0].id.clone(), model.head.weight_infos()[0].id.clone()]
             };
             let [embed, head] = ids(&again);
             assert_eq!(embed == head, way == "tied", "{way}");
@@ -396,13 +332,8 @@ fn a_tied_weight_is_one_tensor_in_the_file_and_in_memory() -> Result<()> {
     model.embed = nn::Embedding::new(random(&[40, 16])?, 16);
     model.head = nn::Linear::tied(&model.embed, None);
     quantize_dynamic(&mut model, &QConfigSpec::int8().min_params(0))?;
-    let error = checkpoint::save(&model, &source, &out)
-        .unwrap_err()
-        .to_string();
-    assert!(
-        error.starts_with("head: ") && error.contains("tied to an embedding"),
-        "{error}"
-    );
+    let error = checkpoint::save(&model, &source, &out).unwrap_err().to_string();
+    assert!(error.starts_with("head: ") && error.contains("tied to an embedding"), "{error}");
     Ok(())
 }
 
@@ -437,13 +368,8 @@ fn layers_of_one_name_are_quantized_alike() -> Result<()> {
         (&source, QConfig::pytorch(), false),
         (&other, row.clone(), false),
     ] {
-        let mut model = Twice {
-            first: load(&source)?,
-            second: load(from)?,
-        };
-        let spec = QConfigSpec::new()
-            .name("first", row.clone())
-            .name("second", qconfig);
+        let mut model = Twice { first: load(&source)?, second: load(from)? };
+        let spec = QConfigSpec::new().name("first", row.clone()).name("second", qconfig);
         quantize_dynamic(&mut model, &spec)?;
         let saved = checkpoint::save(&model, &source, &out);
         assert_eq!(saved.is_ok(), same, "{spec}: {saved:?}");
@@ -459,9 +385,7 @@ fn float_zero_points_are_written_for_both_kinds_of_codes() -> Result<()> {
     let [_, out] = saved(dir.path(), &spec)?;
     let floats = |(_, _, bytes): &Raw| -> Vec<f32> {
         let values = bytes.chunks_exact(4);
-        values
-            .map(|b| f32::from_le_bytes([b[0], b[1], b[2], b[3]]))
-            .collect()
+        values.map(|b| f32::from_le_bytes([b[0], b[1], b[2], b[3]])).collect()
     };
     let tensors = tensors(&out)?;
     let zeros = tensors
@@ -471,9 +395,6 @@ fn float_zero_points_are_written_for_both_kinds_of_codes() -> Result<()> {
     let [a, b] = &zeros[..] else {
         panic!("two sets of zero points, got {}", zeros.len());
     };
-    assert!(
-        a.iter().zip(b).all(|(a, b)| (a - b).abs() == 128.),
-        "{a:?} {b:?}"
-    );
+    assert!(a.iter().zip(b).all(|(a, b)| (a - b).abs() == 128.), "{a:?} {b:?}");
     Ok(())
 }

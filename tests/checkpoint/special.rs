@@ -77,10 +77,7 @@ fn inputs_that_never_end_are_refused() -> Result<()> {
         for (special, got) in kinds {
             let error = refused(name, special, open)?;
             let expected = format!("expected a regular file, got {got}");
-            assert!(
-                error.contains(&expected) && error.contains(name),
-                "{name}: {error}"
-            );
+            assert!(error.contains(&expected) && error.contains(name), "{name}: {error}");
         }
     }
     Ok(())
@@ -102,17 +99,11 @@ fn outputs_that_are_no_file_are_left() -> Result<()> {
         ("fifo", "expected a file, got a fifo"),
         ("socket", "expected a file, got a socket"),
         ("null", "expected a file, got a character device"),
-        (
-            "closed",
-            "expected one that may be written, got a read-only one",
-        ),
+        ("closed", "expected one that may be written, got a read-only one"),
     ] {
         let error = checkpoint::save(&model, &source, path(name)).unwrap_err();
         let error = error.to_string();
-        assert!(
-            error.ends_with(&format!("{name}: invalid output: {got}")),
-            "{error}"
-        );
+        assert!(error.ends_with(&format!("{name}: invalid output: {got}")), "{error}");
     }
     assert_eq!(fs::read(path("closed"))?, b"old");
     assert_eq!(fs::read_dir(dir.path())?.count(), 5, "nothing is left");
@@ -184,10 +175,7 @@ fn other_files_of_the_source_that_are_none_are_refused() -> Result<()> {
     ];
     for (special, got) in kinds {
         let error = refused("tokenizer.json", special, write)?;
-        assert!(
-            error.contains("tokenizer.json") && error.contains(got),
-            "{error}"
-        );
+        assert!(error.contains("tokenizer.json") && error.contains(got), "{error}");
     }
     Ok(())
 }
@@ -235,10 +223,7 @@ fn what_a_replaced_folder_held_is_not_lost() -> Result<()> {
     fs::remove_file(out.join("model.safetensors"))?;
     fifo(&out.join("model.safetensors"));
     let error = checkpoint::save(&model, &source, &out).unwrap_err();
-    assert!(
-        error.to_string().ends_with("model.safetensors, a fifo"),
-        "{error}"
-    );
+    assert!(error.to_string().ends_with("model.safetensors, a fifo"), "{error}");
     Ok(())
 }
 

@@ -41,17 +41,13 @@ pub fn written(text: &str, metadata: Value) -> Vec<u8> {
         (name, dtype, shape, values.collect::<Vec<u8>>())
     };
     let all: Vec<_> = text.split("; ").map(read).collect();
-    let all = all
-        .iter()
-        .map(|(name, dtype, shape, bytes)| (*name, *dtype, shape.clone(), &bytes[..]));
+    let all =
+        all.iter().map(|(name, dtype, shape, bytes)| (*name, *dtype, shape.clone(), &bytes[..]));
     tensors(&all.collect::<Vec<_>>(), metadata)
 }
 
 pub fn f32s(values: &[f32]) -> Vec<u8> {
-    values
-        .iter()
-        .flat_map(|value| value.to_le_bytes())
-        .collect()
+    values.iter().flat_map(|value| value.to_le_bytes()).collect()
 }
 
 /// The first line of an error; candle appends a backtrace.

@@ -58,17 +58,10 @@ impl Matches {
 /// head.
 fn is_same(module: &str, of_tensor: &str) -> bool {
     let ends = |long: &str, short: &str| {
-        long == short
-            || long
-                .strip_suffix(short)
-                .is_some_and(|rest| rest.ends_with('.'))
+        long == short || long.strip_suffix(short).is_some_and(|rest| rest.ends_with('.'))
     };
     // transformers 5 gives GPT-NeoX's head another name than files have.
-    let of_tensor = if of_tensor == "embed_out" {
-        "lm_head"
-    } else {
-        of_tensor
-    };
+    let of_tensor = if of_tensor == "embed_out" { "lm_head" } else { of_tensor };
     ends(module, of_tensor) || ends(of_tensor, module)
 }
 
@@ -83,10 +76,7 @@ fn write(model: &Model, folder: &Path) -> Result<()> {
     };
     let tensors = model.tensors.iter().map(tensor);
     let tensors = tensors.collect::<Result<std::collections::HashMap<_, _>>>()?;
-    Ok(candle_core::safetensors::save(
-        &tensors,
-        folder.join("model.safetensors"),
-    )?)
+    Ok(candle_core::safetensors::save(&tensors, folder.join("model.safetensors"))?)
 }
 
 /// A model with a head tied to a quantized table, which docs/checkpoints.md lists as an error.
@@ -103,19 +93,10 @@ fn check(model: &Model, folder: &Path) -> Result<usize> {
     let ignored = Matches::new(quantization["ignore"].as_array().into_iter().flatten())?;
     let tensors = Checkpoint::open(folder)?;
     let names: BTreeSet<String> = tensors.tensors().map(|tensor| tensor.name).collect();
-    let scaled: Vec<_> = names
-        .iter()
-        .filter_map(|name| name.strip_suffix(".weight_scale"))
-        .collect();
+    let scaled: Vec<_> =
+        names.iter().filter_map(|name| name.strip_suffix(".weight_scale")).collect();
     let by_class = targets.names.contains("Linear");
-    for (
-        class,
-        Modules {
-            linears,
-            embeddings,
-        },
-    ) in &model.classes
-    {
+    for (class, Modules { linears, embeddings }) in &model.classes {
         let quantized = |name: &&String| {
             !ignored.has(name) && (targets.has(name) || by_class && linears.contains(name))
         };
@@ -123,18 +104,10 @@ fn check(model: &Model, folder: &Path) -> Result<usize> {
         for module in &modules {
             // Some vision models have other names in files; their number is checked.
             let held = scaled.iter().any(|name| is_same(module, name));
-            assert!(
-                held || by_class,
-                "{} as {class}: {module} has no scale",
-                model.name
-            );
+            assert!(held || by_class, "{} as {class}: {module} has no scale", model.name);
         }
-        let in_class = |name: &&&str| {
-            linears
-                .iter()
-                .chain(embeddings)
-                .any(|module| is_same(module, name))
-        };
+        let in_class =
+            |name: &&&str| linears.iter().chain(embeddings).any(|module| is_same(module, name));
         let expected = if by_class && *class == saved_as(model) {
             scaled.len()
         } else {
@@ -142,12 +115,7 @@ fn check(model: &Model, folder: &Path) -> Result<usize> {
         };
         let is_known = (&*model.name, &**class) == HEADLESS;
         if !is_known && (!by_class || *class == saved_as(model)) {
-            assert_eq!(
-                modules.len(),
-                expected,
-                "{} as {class}: {modules:?}",
-                model.name
-            );
+            assert_eq!(modules.len(), expected, "{} as {class}: {modules:?}", model.name);
         }
     }
     Ok(scaled.len())
@@ -188,12 +156,7 @@ fn what_config_json_names_has_scales_in_every_class() -> Result<()> {
             };
             checkpoint::quantize(&source, &plan, &out, |_| {})?;
             let modules = check(model, &out)?;
-            assert_eq!(
-                modules == 0,
-                spec == QConfigSpec::float16(),
-                "{}",
-                model.name
-            );
+            assert_eq!(modules == 0, spec == QConfigSpec::float16(), "{}", model.name);
             quantized += modules;
         }
         std::fs::remove_dir_all(&float)?;

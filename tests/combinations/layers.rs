@@ -12,9 +12,7 @@ pub fn values(count: usize, seed: u64) -> Vec<f32> {
         let mixed = (i as u64 + 1 + 1_000 * seed).wrapping_mul(0x9E37_79B9_7F4A_7C15);
         (mixed ^ (mixed >> 29)).wrapping_mul(0xBF58_476D_1CE4_E5B9) >> 40
     };
-    (0..count)
-        .map(|i| mixed(i) as f32 / (1u64 << 23) as f32 - 1.)
-        .collect()
+    (0..count).map(|i| mixed(i) as f32 / (1u64 << 23) as f32 - 1.).collect()
 }
 
 pub fn tensor(shape: &[usize], seed: u64) -> Result<Tensor> {
@@ -71,27 +69,18 @@ pub fn float_projections(gates: &str, bias: bool) -> Result<[nn::Projection; 2]>
 pub fn build(kind: &str, gates: &str, bias: bool) -> Result<Built> {
     let [ih, hh] = float_projections(gates, bias)?;
     if kind == "Linear" {
-        return Ok(Built::Linear(nn::Linear::new(
-            ih.weight().clone(),
-            ih.bias().cloned(),
-        )));
+        return Ok(Built::Linear(nn::Linear::new(ih.weight().clone(), ih.bias().cloned())));
     }
     let suffix = if kind.ends_with("Cell") { "" } else { "_l0" };
     let mut tensors = HashMap::new();
     for (name, projection) in [("ih", &ih), ("hh", &hh)] {
-        tensors.insert(
-            format!("weight_{name}{suffix}"),
-            projection.weight().clone(),
-        );
+        tensors.insert(format!("weight_{name}{suffix}"), projection.weight().clone());
         if let Some(bias) = projection.bias() {
             tensors.insert(format!("bias_{name}{suffix}"), bias.clone());
         }
     }
     let vb = VarBuilder::from_tensors(tensors, DType::F32, &Device::Cpu);
-    let config = nn::RecurrentConfig {
-        bias,
-        ..Default::default()
-    };
+    let config = nn::RecurrentConfig { bias, ..Default::default() };
     let nonlinearity = match gates {
         "relu" => nn::Nonlinearity::Relu,
         _ => nn::Nonlinearity::Tanh,

@@ -89,14 +89,13 @@ fn activations() -> Vec<DynamicConfig> {
 }
 
 fn qconfigs() -> Vec<QConfig> {
-    let mut all = [HalfType::Float16, HalfType::BFloat16]
-        .map(QConfig::Half)
-        .to_vec();
+    let mut all = [HalfType::Float16, HalfType::BFloat16].map(QConfig::Half).to_vec();
     for weight in weights() {
-        all.extend(activations().into_iter().map(|activation| QConfig::Int8 {
-            weight: weight.clone(),
-            activation,
-        }));
+        all.extend(
+            activations()
+                .into_iter()
+                .map(|activation| QConfig::Int8 { weight: weight.clone(), activation }),
+        );
         all.push(QConfig::Table(weight));
     }
     all
@@ -213,11 +212,7 @@ fn every_combination_is_computed_as_documented_or_refused() -> Result<()> {
                     (DType::BF16, 2e-2),
                 ][computed % 4];
                 // A state that is rounded to its dtype between the calls of a cell is another.
-                let dtype = if kind.ends_with("Cell") {
-                    DType::F32
-                } else {
-                    dtype
-                };
+                let dtype = if kind.ends_with("Cell") { DType::F32 } else { dtype };
                 let xs = xs.to_dtype(dtype)?;
                 let (expected, slack) = expected(kind, gates, &models, &floats(&xs)?);
                 let got = layer.run(&xs)?;
@@ -228,19 +223,13 @@ fn every_combination_is_computed_as_documented_or_refused() -> Result<()> {
                     })
                     .fold(f64::NEG_INFINITY, f64::max);
                 if worst.is_nan() || worst > 0. {
-                    failures.push(format!(
-                        "{case} {dtype:?}: {worst:e} too far, slack {slack:e}"
-                    ));
+                    failures.push(format!("{case} {dtype:?}: {worst:e} too far, slack {slack:e}"));
                 }
             }
         }
     }
     let some: Vec<_> = failures.iter().take(12).collect();
-    assert!(
-        failures.is_empty(),
-        "{} failures, such as {some:#?}",
-        failures.len()
-    );
+    assert!(failures.is_empty(), "{} failures, such as {some:#?}", failures.len());
     // All classes of refusal occur.
     assert_eq!(messages.len(), 12, "{messages:?}");
     assert!(computed > 8_000, "{computed}");
@@ -331,38 +320,13 @@ fn no_argument_is_ignored() -> Result<()> {
     };
     // The argument, two configurations that differ in it, and the weight.
     let pairs = [
-        (
-            "dtype",
-            min_max.clone(),
-            changed(&|c| c.dtype = QDType::QUInt8),
-            &weight,
-        ),
-        (
-            "qscheme",
-            min_max.clone(),
-            changed(&|c| c.qscheme = QScheme::PerTensorAffine),
-            &weight,
-        ),
-        (
-            "reduce_range",
-            min_max.clone(),
-            changed(&|c| c.reduce_range = true),
-            &weight,
-        ),
-        (
-            "quant_range",
-            min_max.clone(),
-            changed(&|c| c.quant_range = Some([-9, 9])),
-            &weight,
-        ),
+        ("dtype", min_max.clone(), changed(&|c| c.dtype = QDType::QUInt8), &weight),
+        ("qscheme", min_max.clone(), changed(&|c| c.qscheme = QScheme::PerTensorAffine), &weight),
+        ("reduce_range", min_max.clone(), changed(&|c| c.reduce_range = true), &weight),
+        ("quant_range", min_max.clone(), changed(&|c| c.quant_range = Some([-9, 9])), &weight),
         ("eps", min_max.clone(), changed(&|c| c.eps = 0.5), &zeros),
         ("bins", histogram(2_048), histogram(3), &weight),
-        (
-            "observer",
-            min_max.clone(),
-            changed(&|c| c.kind = ObserverKind::OnnxRuntime),
-            &weight,
-        ),
+        ("observer", min_max.clone(), changed(&|c| c.kind = ObserverKind::OnnxRuntime), &weight),
     ];
     for (argument, one, other, weight) in pairs {
         let facts = |config: ObserverConfig| {
@@ -381,10 +345,7 @@ fn no_argument_is_ignored() -> Result<()> {
         observer.observe(&(&weight * 2.)?)?;
         observer.calculate_qparams()
     };
-    assert_ne!(
-        observed(0.01).expect("averages"),
-        observed(0.5).expect("averages")
-    );
+    assert_ne!(observed(0.01).expect("averages"), observed(0.5).expect("averages"));
     // An axis of channels is 0, or an error.
     let mut axis = int8(ObserverKind::PerChannelMinMax, QScheme::PerChannelSymmetric);
     axis.ch_axis = 1;

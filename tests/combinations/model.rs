@@ -24,17 +24,10 @@ pub fn weight_qparams(values: &[f64], config: &ObserverConfig) -> (f64, f64) {
             (false, true) => [0., 127.],
             (false, false) => [0., 255.],
         };
-        let (min, max) = if symmetric {
-            (-f64::max(-min, max), f64::max(-min, max))
-        } else {
-            (min, max)
-        };
+        let (min, max) =
+            if symmetric { (-f64::max(-min, max), f64::max(-min, max)) } else { (min, max) };
         let scale = (max - min) / (high - low);
-        let zero = if symmetric {
-            (low + high) / 2.
-        } else {
-            low - min / scale
-        };
+        let zero = if symmetric { (low + high) / 2. } else { low - min / scale };
         return (scale, zero.round_ties_even());
     }
     let [mut low, mut high] = match config.quant_range {
@@ -87,28 +80,18 @@ pub fn check_weight(qweight: &QWeight, weight: &[f64], config: &QConfig, case: &
         assert_eq!(halves.len(), weight.len(), "{case}");
         for (half, value) in halves.iter().zip(weight) {
             let error = (half - value).abs();
-            assert!(
-                error <= value.abs() / precision + 1e-7,
-                "{case}: {half} for {value}"
-            );
+            assert!(error <= value.abs() / precision + 1e-7, "{case}: {half} for {value}");
         }
         return;
     };
     let (codes, scales, zeros) = (qweight.codes(), qweight.scales(), qweight.zero_points());
     let [low, high] = code_range(config);
     for channel in 0..n {
-        let index = if config.qscheme.is_per_channel() {
-            channel
-        } else {
-            0
-        };
+        let index = if config.qscheme.is_per_channel() { channel } else { 0 };
         let (scale, zero) = (f64::from(scales[index]), f64::from(zeros[index]));
         if !matches!(config.kind, ObserverKind::Histogram { .. }) {
-            let observed = if config.qscheme.is_per_channel() {
-                &weight[channel * k..][..k]
-            } else {
-                weight
-            };
+            let observed =
+                if config.qscheme.is_per_channel() { &weight[channel * k..][..k] } else { weight };
             let (expected_scale, expected_zero) = weight_qparams(observed, config);
             assert!(
                 (scale / expected_scale - 1.).abs() < 1e-6,
@@ -119,10 +102,7 @@ pub fn check_weight(qweight: &QWeight, weight: &[f64], config: &QConfig, case: &
         for input in 0..k {
             let exact = (weight[channel * k + input] / scale + zero).clamp(low, high);
             let code = f64::from(codes[channel * k + input]);
-            assert!(
-                (code - exact).abs() <= 0.5 + 1e-4,
-                "{case}: code {code} for {exact}"
-            );
+            assert!((code - exact).abs() <= 0.5 + 1e-4, "{case}: code {code} for {exact}");
         }
     }
 }
@@ -290,11 +270,7 @@ pub fn looked_up(
     column: usize,
     config: &ObserverConfig,
 ) -> (f64, Slack) {
-    let observed = if config.qscheme.is_per_channel() {
-        row
-    } else {
-        table
-    };
+    let observed = if config.qscheme.is_per_channel() { row } else { table };
     // Fixtures check the range of a histogram; here that little is cut off.
     if let ObserverKind::Histogram { .. } = config.kind {
         return (row[column], 0.05);

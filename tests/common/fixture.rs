@@ -53,12 +53,7 @@ impl Fixture {
         convert: fn([u8; N]) -> T,
     ) -> Vec<T> {
         let bytes = self.bytes_of(name, dtype).expect(name);
-        bytes
-            .as_chunks()
-            .0
-            .iter()
-            .map(|number| convert(*number))
-            .collect()
+        bytes.as_chunks().0.iter().map(|number| convert(*number)).collect()
     }
 
     pub fn f32(&self, name: &str) -> Vec<f32> {
@@ -87,17 +82,11 @@ impl Fixture {
 /// The first place where two results differ in bits; any two NaN are the same.
 pub fn difference(got: &[f32], expected: &[f32]) -> Option<String> {
     if got.len() != expected.len() {
-        return Some(format!(
-            "{} elements, expected {}",
-            got.len(),
-            expected.len()
-        ));
+        return Some(format!("{} elements, expected {}", got.len(), expected.len()));
     }
     let same = |a: f32, b: f32| a.to_bits() == b.to_bits() || (a.is_nan() && b.is_nan());
     let at = (0..got.len()).find(|&i| !same(got[i], expected[i]))?;
-    let count = (0..got.len())
-        .filter(|&i| !same(got[i], expected[i]))
-        .count();
+    let count = (0..got.len()).filter(|&i| !same(got[i], expected[i])).count();
     Some(format!(
         "{count} of {} differ, the first at {at}: got {:e}, expected {:e}",
         got.len(),

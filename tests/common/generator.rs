@@ -17,11 +17,7 @@ fn bell(seed: u64, i: u64) -> i64 {
 
 /// The elements of a tensor of `shape` that `recipe` describes, in row order.
 pub fn tensor(shape: &[usize], recipe: &Value) -> Vec<f32> {
-    let int = |key: &str| {
-        recipe[key]
-            .as_i64()
-            .unwrap_or_else(|| panic!("{key} in {recipe}"))
-    };
+    let int = |key: &str| recipe[key].as_i64().unwrap_or_else(|| panic!("{key} in {recipe}"));
     let (seed, exponent, constant) = (int("seed") as u64, int("exponent"), int("constant"));
     let kind = recipe["kind"].as_str().expect("a kind");
     let width = shape.last().copied().unwrap_or(1).max(1);

@@ -22,26 +22,15 @@ impl Toy {
     }
 
     pub fn of(kind: LayerKind) -> Self {
-        Self {
-            kind,
-            checkpoint_name: None,
-            quantized: None,
-            broken: false,
-        }
+        Self { kind, checkpoint_name: None, quantized: None, broken: false }
     }
 
     pub fn named(checkpoint_name: &str) -> Self {
-        Self {
-            checkpoint_name: Some(checkpoint_name.to_owned()),
-            ..Self::new()
-        }
+        Self { checkpoint_name: Some(checkpoint_name.to_owned()), ..Self::new() }
     }
 
     pub fn broken() -> Self {
-        Self {
-            broken: true,
-            ..Self::new()
-        }
+        Self { broken: true, ..Self::new() }
     }
 
     pub fn is_quantized(&self) -> bool {
@@ -71,10 +60,7 @@ impl Layer for Toy {
             let message = format!("unsupported qconfig: expected nothing, got {qconfig}");
             return Err(Error::new(ErrorKind::Unsupported, message));
         }
-        Ok(Self {
-            quantized: Some(qconfig.clone()),
-            ..self.clone()
-        })
+        Ok(Self { quantized: Some(qconfig.clone()), ..self.clone() })
     }
 }
 
@@ -124,10 +110,7 @@ pub fn assert_walks<M: Quantizable>(case: &str, model: &mut M, layers: &[&str], 
     let (seen_layers, seen_others): (Vec<_>, Vec<_>) =
         seen.lines.iter().partition(|line| line.contains(": "));
     assert_eq!(seen_layers, layers, "{case}: layers of visit");
-    assert_eq!(
-        seen_others, others,
-        "{case}: opaque fields and shared pointers"
-    );
+    assert_eq!(seen_others, others, "{case}: opaque fields and shared pointers");
     let mut seen = SeenMut::default();
     WalkMut::over(model, &mut seen).expect(case);
     assert_eq!(seen.lines, layers, "{case}: layers of visit_mut");

@@ -86,10 +86,7 @@ fn weights_and_tables() -> Result<()> {
         for (kind, qscheme) in [
             (ObserverKind::MinMax, QScheme::PerTensorAffine),
             (ObserverKind::PerChannelMinMax, QScheme::PerChannelAffine),
-            (
-                ObserverKind::Histogram { bins: 8 },
-                QScheme::PerTensorAffine,
-            ),
+            (ObserverKind::Histogram { bins: 8 }, QScheme::PerTensorAffine),
         ] {
             let config = ObserverConfig::new(kind, QDType::QInt8, qscheme);
             // An error, or nothing to observe.
@@ -204,14 +201,8 @@ fn cells_and_single_layers() -> Result<()> {
             match hidden {
                 0 => {
                     let state = of_lstm?;
-                    assert_eq!(
-                        (state.h.dims(), state.c.dims()),
-                        (&[HUGE, 0][..], &[HUGE, 0][..])
-                    );
-                    assert_eq!(
-                        (of_gru?.dims(), of_rnn?.dims()),
-                        (&[HUGE, 0][..], &[HUGE, 0][..])
-                    );
+                    assert_eq!((state.h.dims(), state.c.dims()), (&[HUGE, 0][..], &[HUGE, 0][..]));
+                    assert_eq!((of_gru?.dims(), of_rnn?.dims()), (&[HUGE, 0][..], &[HUGE, 0][..]));
                 }
                 _ => {
                     too_many_from_none(of_lstm);
@@ -226,10 +217,8 @@ fn cells_and_single_layers() -> Result<()> {
             too_many_from_none(single.seq(&xs));
             too_many_from_none(single_gru.seq(&xs));
             let xs = zeros(&[HUGE, 2, 0], DType::F32)?;
-            let state = nn::LSTMState::new(
-                zeros(&[HUGE, 0], DType::F32)?,
-                zeros(&[HUGE, 0], DType::F32)?,
-            );
+            let state =
+                nn::LSTMState::new(zeros(&[HUGE, 0], DType::F32)?, zeros(&[HUGE, 0], DType::F32)?);
             too_many_from_none(single.seq_init(&xs, &state));
             if hidden == 0 {
                 single.zero_state(HUGE)?;
@@ -343,26 +332,15 @@ fn views_and_caches_that_no_memory_holds() -> Result<()> {
                 let [q, k] = [queries, keys].map(|n| one.broadcast_as((batch, 1, n, 4)));
                 let (q, k) = (q?, k?);
                 let ys = ops::scaled_dot_product_attention_with(&q, &k, &k, None, 1., precision);
-                assert!(
-                    ys.is_err(),
-                    "{dtype:?} {precision:?} {batch} {queries} {keys}"
-                );
+                assert!(ys.is_err(), "{dtype:?} {precision:?} {batch} {queries} {keys}");
             }
         }
     }
     for precision in precisions {
-        for shape in [
-            [HUGE, 0, 3, 4],
-            [0, HUGE, 3, 4],
-            [1, HUGE, 3, 0],
-            [1, 1, HUGE, 0],
-        ] {
+        for shape in [[HUGE, 0, 3, 4], [0, HUGE, 3, 4], [1, HUGE, 3, 0], [1, 1, HUGE, 0]] {
             let xs = zeros(&shape, DType::F32)?;
             let mut cache = nn::KvCache::new(precision);
-            assert!(
-                cache.append(&xs, &xs).is_err() && cache.is_empty(),
-                "{shape:?}"
-            );
+            assert!(cache.append(&xs, &xs).is_err() && cache.is_empty(), "{shape:?}");
         }
         let xs = zeros(&[1, 2, 3, 4], DType::F32)?;
         for rows in [HUGE, 1 << 45, usize::MAX] {

@@ -48,12 +48,7 @@ fn prepared<L: Layer + Clone>(layer: &L, qconfig: &Option<QConfig>) -> L {
 
 /// Two layers in both directions.
 fn stacked(proj_size: usize) -> nn::RecurrentConfig {
-    nn::RecurrentConfig {
-        num_layers: 2,
-        bidirectional: true,
-        proj_size,
-        ..Default::default()
-    }
+    nn::RecurrentConfig { num_layers: 2, bidirectional: true, proj_size, ..Default::default() }
 }
 
 fn randn(shape: impl Into<candle_core::Shape>) -> Result<Tensor> {
@@ -103,10 +98,8 @@ fn weights_may_be_empty_views() -> Result<()> {
             let layer = prepared(&layer, &qconfig);
             let ys = layer.forward(&Tensor::ones((2, 3), dtype, &Device::Cpu)?)?;
             assert_eq!(ys.dims(), [2, 0]);
-            let (quantized, float) = (
-                layer.projection(),
-                nn::Projection::new(beyond(&[0, 3], dtype)?, None),
-            );
+            let (quantized, float) =
+                (layer.projection(), nn::Projection::new(beyond(&[0, 3], dtype)?, None));
             quantized.weight_error(&float)?;
         }
     }
@@ -119,10 +112,7 @@ fn weights_may_be_empty_views() -> Result<()> {
         for (kind, qscheme) in [
             (ObserverKind::MinMax, QScheme::PerTensorAffine),
             (ObserverKind::PerChannelMinMax, QScheme::PerChannelAffine),
-            (
-                ObserverKind::Histogram { bins: 8 },
-                QScheme::PerTensorAffine,
-            ),
+            (ObserverKind::Histogram { bins: 8 }, QScheme::PerTensorAffine),
         ] {
             let config = ObserverConfig::new(kind, QDType::QInt8, qscheme);
             config.build()?.observe(&weight)?;
@@ -238,10 +228,7 @@ fn operations_take_empty_views() -> Result<()> {
             );
             let mask = empty_or_ones(queries, keys)?;
             let ys = ops::scaled_dot_product_attention(&q, &k, &v, Some(&mask), 1.)?;
-            assert_eq!(
-                (ys.dims(), ys.dtype()),
-                (&[1, 2, queries, value_dim][..], dtype)
-            );
+            assert_eq!((ys.dims(), ys.dtype()), (&[1, 2, queries, value_dim][..], dtype));
             ys.to_dtype(DType::F32)?.sum_all()?.to_scalar::<f32>()
         };
         assert_eq!(attend(0, 3, 4, 5)?, 0.);
@@ -257,10 +244,7 @@ fn operations_take_empty_views() -> Result<()> {
 #[track_caller]
 fn too_many<T, E: std::fmt::Display>(what: &str, result: std::result::Result<T, E>) {
     let message = result.err().expect("too large").to_string();
-    assert!(
-        message.contains("at most") && message.contains(what),
-        "{message}"
-    );
+    assert!(message.contains("at most") && message.contains(what), "{message}");
 }
 
 #[track_caller]
@@ -343,18 +327,11 @@ impl candle_nn::var_builder::SimpleBackend for Longer {
 fn weights_of_another_shape_than_was_asked_for_are_refused() {
     let vb = || VarBuilder::from_backend(Box::new(Longer), DType::F32, Device::Cpu).pp("x");
     let errors = [
-        nn::LSTM::new(3, 4, Default::default(), vb())
-            .unwrap_err()
-            .to_string(),
+        nn::LSTM::new(3, 4, Default::default(), vb()).unwrap_err().to_string(),
         nn::GRUCell::new(3, 4, true, vb()).unwrap_err().to_string(),
-        nn::gru(3, 4, Default::default(), vb())
-            .unwrap_err()
-            .to_string(),
+        nn::gru(3, 4, Default::default(), vb()).unwrap_err().to_string(),
     ];
     for message in errors {
-        assert!(
-            message.contains("x.weight_ih") && message.contains("expected ["),
-            "{message}"
-        );
+        assert!(message.contains("x.weight_ih") && message.contains("expected ["), "{message}");
     }
 }

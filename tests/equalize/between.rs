@@ -97,9 +97,7 @@ impl Model {
 
     fn load(vb: VarBuilder<'_>, up_first: bool) -> Result<Self> {
         let blocks = (0..2).map(|i| Block::load(vb.pp("blocks").pp(i), up_first));
-        Ok(Self {
-            blocks: blocks.collect::<candle_core::Result<_>>()?,
-        })
+        Ok(Self { blocks: blocks.collect::<candle_core::Result<_>>()? })
     }
 
     fn forward(&self, xs: &Tensor) -> candle_core::Result<Tensor> {
@@ -124,9 +122,7 @@ fn pairs(report: &EqualizeReport) -> Vec<[&str; 2]> {
     let pairs = paths(report).into_iter();
     let between =
         pairs.filter(|(source, ..)| !source.ends_with("norm") && !source.ends_with("post"));
-    let mut pairs: Vec<_> = between
-        .map(|(source, layers, _)| [source, layers[0]])
-        .collect();
+    let mut pairs: Vec<_> = between.map(|(source, layers, _)| [source, layers[0]]).collect();
     pairs.sort_by_key(|[source, _]| source.split('.').next_back());
     pairs
 }
@@ -142,10 +138,7 @@ fn projections_up_and_values_are_found_and_folded_bit_for_bit() -> Result<()> {
         let xs = random(&[3, 7, HIDDEN]);
         let expected = float.forward(&xs)?;
         assert_eq!(bits(&model.forward(&xs)?), bits(&expected));
-        assert_ne!(
-            bits(model.blocks[0].up.weight()),
-            bits(float.blocks[0].up.weight())
-        );
+        assert_ne!(bits(model.blocks[0].up.weight()), bits(float.blocks[0].up.weight()));
 
         // The int8 model is more accurate, since no output sets the scale of the others.
         let db = |mut model: Model| -> Result<f64> {
@@ -177,9 +170,7 @@ fn they_are_found_if_asked_for_or_named() -> Result<()> {
     let changes = |reason: &str| reason.starts_with("would change the output by");
     assert_eq!(report.left.len(), 2, "{report}");
     assert!(report.left.iter().all(|left| changes(&left.reason)));
-    let error = float
-        .clone()
-        .equalize(&Equalization::default().pair("attention", ".*"));
+    let error = float.clone().equalize(&Equalization::default().pair("attention", ".*"));
     let error = error.expect_err("no such path").to_string();
     assert!(error.contains("a norm, or of a float Linear"), "{error}");
     Ok(())
@@ -194,18 +185,11 @@ fn what_is_no_factor_is_left() -> Result<()> {
         down: nn::Linear,
     }
     let linear = |out, input| nn::Linear::new(random(&[out, input]), Some(random(&[out])));
-    let mlp = Mlp {
-        up: linear(INNER, HIDDEN),
-        down: linear(HIDDEN, INNER),
-    };
+    let mlp = Mlp { up: linear(INNER, HIDDEN), down: linear(HIDDEN, INNER) };
     let xs = random(&[5, HIDDEN]);
     let config = Equalization::default().between_layers();
     type Between = fn(&Tensor) -> candle_core::Result<Tensor>;
-    let cases = [
-        (ops::gelu as Between, false),
-        (ops::relu, true),
-        (|xs| Ok(xs.clone()), true),
-    ];
+    let cases = [(ops::gelu as Between, false), (ops::relu, true), (|xs| Ok(xs.clone()), true)];
     for (between, is_factor) in cases {
         let forward = |mlp: &Mlp| mlp.down.forward(&between(&mlp.up.forward(&xs)?)?);
         let mut model = mlp.clone();
@@ -219,10 +203,7 @@ fn what_is_no_factor_is_left() -> Result<()> {
     fused.up = fused.up.with_activation(FusedActivation::Relu);
     let forward = |mlp: &Mlp| mlp.down.forward(&(mlp.up.forward(&xs)? * 2.)?);
     let report = equalize(&mut fused, &config, forward)?;
-    assert!(
-        report.pairs.is_empty() && report.left.is_empty(),
-        "{report}"
-    );
+    assert!(report.pairs.is_empty() && report.left.is_empty(), "{report}");
     // A weight that another layer holds.
     #[derive(Quantizable, Clone)]
     struct Tied {
@@ -238,10 +219,7 @@ fn what_is_no_factor_is_left() -> Result<()> {
     let report = equalize(&mut tied, &config, forward)?;
     assert!(report.pairs.is_empty(), "{report}");
     let is_tied = |reason: &str| reason.ends_with("shares its weight");
-    assert!(
-        report.left.iter().any(|left| is_tied(&left.reason)),
-        "{report}"
-    );
+    assert!(report.left.iter().any(|left| is_tied(&left.reason)), "{report}");
     Ok(())
 }
 
@@ -255,11 +233,7 @@ fn they_load_back_bit_for_bit() -> Result<()> {
     vars.save(&float)?;
     let xs = random(&[2, 9, HIDDEN]);
     let int8 = QConfigSpec::int8().min_params(0);
-    for spec in [
-        None,
-        Some(int8.clone()),
-        Some(int8.exclude(["blocks.0.up", "blocks.1.value"])),
-    ] {
+    for spec in [None, Some(int8.clone()), Some(int8.exclude(["blocks.0.up", "blocks.1.value"]))] {
         let source = Checkpoint::open(&float)?;
         let open = |checkpoint: &Checkpoint| {
             let vb = checkpoint.var_builder(candle_core::DType::F32, &Device::Cpu);
@@ -274,11 +248,7 @@ fn they_load_back_bit_for_bit() -> Result<()> {
         let saved = checkpoint::save(&model, &source, &out)?;
         assert!(saved.unsaved.is_empty(), "{saved:?}");
         let loaded = open(&Checkpoint::open(&out)?)?;
-        assert_eq!(
-            bits(&loaded.forward(&xs)?),
-            bits(&model.forward(&xs)?),
-            "{spec:?}"
-        );
+        assert_eq!(bits(&loaded.forward(&xs)?), bits(&model.forward(&xs)?), "{spec:?}");
     }
     Ok(())
 }

@@ -67,11 +67,7 @@ impl PostNorm {
             down: linear(HIDDEN, 2 * HIDDEN),
             norm: norm(),
         };
-        Self {
-            embed: norm(),
-            blocks: (0..2).map(block).collect(),
-            pooler: linear(4, HIDDEN),
-        }
+        Self { embed: norm(), blocks: (0..2).map(block).collect(), pooler: linear(4, HIDDEN) }
     }
 
     fn forward(&self, xs: &Tensor) -> Result<Tensor> {
@@ -80,9 +76,7 @@ impl PostNorm {
             let [query, key] = nn::Linear::forward_each([&block.query, &block.key], &hidden)?;
             let attended = block.attention_norm.forward_add(&(query * key)?, &hidden)?;
             let inner = block.up.forward(&attended)?.relu()?;
-            hidden = block
-                .norm
-                .forward_add(&block.down.forward(&inner)?, &attended)?;
+            hidden = block.norm.forward_add(&block.down.forward(&inner)?, &attended)?;
         }
         Ok(hidden)
     }
@@ -116,50 +110,28 @@ fn a_post_norm_model_is_folded_bit_for_bit() {
     assert_eq!(
         paths(&report),
         [
-            (
-                "embed",
-                vec!["blocks.0.query", "blocks.0.key"],
-                vec!["blocks.0.attention_norm"]
-            ),
-            (
-                "blocks.0.attention_norm",
-                vec!["blocks.0.up"],
-                vec!["blocks.0.norm"]
-            ),
+            ("embed", vec!["blocks.0.query", "blocks.0.key"], vec!["blocks.0.attention_norm"]),
+            ("blocks.0.attention_norm", vec!["blocks.0.up"], vec!["blocks.0.norm"]),
             (
                 "blocks.0.norm",
                 vec!["blocks.1.query", "blocks.1.key"],
                 vec!["blocks.1.attention_norm"]
             ),
-            (
-                "blocks.1.attention_norm",
-                vec!["blocks.1.up"],
-                vec!["blocks.1.norm"]
-            ),
+            ("blocks.1.attention_norm", vec!["blocks.1.up"], vec!["blocks.1.norm"]),
         ]
     );
     assert!(report.left.is_empty(), "{report}");
-    assert!(
-        report
-            .to_string()
-            .starts_with("4 of 4 pairs equalized\n  embed -> blocks.0.query")
-    );
+    assert!(report.to_string().starts_with("4 of 4 pairs equalized\n  embed -> blocks.0.query"));
     // Holds on inputs that the probe did not see, and for an unchanged float model.
     for xs in [&xs, &random(&[7, HIDDEN])] {
-        assert_eq!(
-            bits(&model.forward(xs).unwrap()),
-            bits(&float.forward(xs).unwrap())
-        );
+        assert_eq!(bits(&model.forward(xs).unwrap()), bits(&float.forward(xs).unwrap()));
     }
     assert_ne!(bits(model.embed.weight()), bits(float.embed.weight()));
 
     // A second time gains nothing: all factors are 1, up to rounding.
     let again = equalize(&mut model, &config, |model| model.forward(&xs)).unwrap();
     assert_eq!(again.pairs, report.pairs);
-    assert_eq!(
-        bits(&model.forward(&xs).unwrap()),
-        bits(&float.forward(&xs).unwrap())
-    );
+    assert_eq!(bits(&model.forward(&xs).unwrap()), bits(&float.forward(&xs).unwrap()));
 }
 
 /// A norm with outliers in two channels, whose columns are small, as in a trained transformer.
@@ -169,10 +141,7 @@ fn int8_is_more_accurate() {
         let values = (0..HIDDEN).map(|channel| if channel % 16 == 3 { outlier } else { 1. });
         Tensor::from_iter(values, &Device::Cpu).unwrap()
     };
-    let weight = linear(HIDDEN, HIDDEN)
-        .weight()
-        .broadcast_mul(&at(1. / 40.))
-        .unwrap();
+    let weight = linear(HIDDEN, HIDDEN).weight().broadcast_mul(&at(1. / 40.)).unwrap();
     let mut equalized = Reads {
         norm: nn::LayerNorm::new_no_bias(at(40.), 1e-5),
         first: nn::Linear::new(weight, None),
@@ -185,10 +154,7 @@ fn int8_is_more_accurate() {
     let mut plain = float.clone();
     let config = Equalization::default().unused("second|rms|last");
     let probe = random(&[2, HIDDEN]);
-    equalize(&mut equalized, &config, |model| {
-        (model.reads)(model, &probe)
-    })
-    .unwrap();
+    equalize(&mut equalized, &config, |model| (model.reads)(model, &probe)).unwrap();
     let xs = random(&[100, HIDDEN]);
     let expected = (float.reads)(&float, &xs).unwrap();
     let [plain, equalized] = [&mut plain, &mut equalized].map(|model| {
@@ -198,10 +164,7 @@ fn int8_is_more_accurate() {
         deviation.add(&expected, &got).unwrap();
         deviation.sqnr_db()
     });
-    assert!(
-        equalized > plain + 6.,
-        "{plain} dB, equalized {equalized} dB"
-    );
+    assert!(equalized > plain + 6., "{plain} dB, equalized {equalized} dB");
 }
 
 #[test]
@@ -211,17 +174,10 @@ fn a_layer_that_the_probe_misses_leaves_the_norms_that_it_may_read() {
     let xs = random(&[3, HIDDEN]);
     let config = Equalization::default();
     let report = equalize(&mut model, &config, |model| model.forward(&xs)).unwrap();
-    assert!(
-        report.pairs.is_empty() && report.left.len() == 4,
-        "{report}"
-    );
+    assert!(report.pairs.is_empty() && report.left.len() == 4, "{report}");
     let reason = "the probe does not reach pooler";
     assert!(report.left.iter().all(|left| left.reason == reason));
-    assert!(
-        report
-            .to_string()
-            .contains("embed left: the probe does not reach pooler")
-    );
+    assert!(report.to_string().contains("embed left: the probe does not reach pooler"));
     assert_eq!(bits(model.embed.weight()), bits(float.embed.weight()));
 }
 
@@ -274,13 +230,7 @@ fn pre_norms_fold_and_rms_norms_too() {
         let ys = (xs + model.first.forward(&model.norm.forward(xs)?)?)?;
         &ys + model.second.forward(&model.rms.forward(&ys)?)?
     });
-    assert_eq!(
-        paths(&report),
-        [
-            ("norm", vec!["first"], vec![]),
-            ("rms", vec!["second"], vec![])
-        ]
-    );
+    assert_eq!(paths(&report), [("norm", vec!["first"], vec![]), ("rms", vec!["second"], vec![])]);
     assert!(same);
 
     // In one pass with the preceding sum.
@@ -289,13 +239,7 @@ fn pre_norms_fold_and_rms_norms_too() {
         let (normal, ys) = model.rms.forward_add(&ys, xs)?;
         ys + model.second.forward(&normal)?
     });
-    assert_eq!(
-        paths(&report),
-        [
-            ("norm", vec!["first"], vec![]),
-            ("rms", vec!["second"], vec![])
-        ]
-    );
+    assert_eq!(paths(&report), [("norm", vec!["first"], vec![]), ("rms", vec!["second"], vec![])]);
     assert!(same);
 }
 
@@ -332,9 +276,7 @@ fn what_cannot_be_folded_is_left_and_undone() {
     tied.second = nn::Linear::new(tied.first.weight().clone(), None);
     let config = Equalization::default().unused("second|rms|last");
     let report = equalize(&mut tied, &config, |model| {
-        model
-            .first
-            .forward(&model.norm.forward(&random(&[1, HIDDEN]))?)
+        model.first.forward(&model.norm.forward(&random(&[1, HIDDEN]))?)
     });
     assert_eq!(report.unwrap().left[0].reason, "first shares its weight");
 
@@ -343,9 +285,8 @@ fn what_cannot_be_folded_is_left_and_undone() {
     quantized.first = linear(HIDDEN, HIDDEN);
     quantize_dynamic(&mut quantized.first, &QConfigSpec::int8()).unwrap();
     let xs = random(&[1, HIDDEN]);
-    let report = equalize(&mut quantized, &config, |model| {
-        model.first.forward(&model.norm.forward(&xs)?)
-    });
+    let report =
+        equalize(&mut quantized, &config, |model| model.first.forward(&model.norm.forward(&xs)?));
     assert_eq!(
         report.unwrap().left[0].reason,
         "read by first, which is not a float Linear, or Conv1d or Conv2d of the norm's channels"
@@ -369,15 +310,9 @@ fn convolutions_of_a_norms_channels_are_folded() {
             signal.forward(&ys)? + image.forward(&ys.unsqueeze(2)?)?.squeeze(2)?
         };
         let report = equalize(&mut model, &Equalization::default(), forward).unwrap();
-        let text = [
-            "0 -> 1, 2",
-            "0 left: read by 1, which is not a float Linear",
-        ][groups - 1];
+        let text = ["0 -> 1, 2", "0 left: read by 1, which is not a float Linear"][groups - 1];
         assert!(report.to_string().contains(text), "{report}");
-        assert_eq!(
-            bits(&forward(&model).unwrap()),
-            bits(&forward(&float).unwrap())
-        );
+        assert_eq!(bits(&forward(&model).unwrap()), bits(&forward(&float).unwrap()));
     }
 }
 
@@ -422,23 +357,14 @@ fn mistakes_are_errors_and_change_nothing() {
     let default = Equalization::default;
     let forward = |model: &PostNorm| model.forward(&xs);
     for (config, expected) in [
-        (
-            default().alpha(1.5),
-            "invalid alpha: expected a number from 0 to 1, got 1.5",
-        ),
+        (default().alpha(1.5), "invalid alpha: expected a number from 0 to 1, got 1.5"),
         (default().alpha(f64::NAN), "invalid alpha"),
-        (
-            default().pair("blocks", "x"),
-            "regex \"blocks\" matches no layer",
-        ),
+        (default().pair("blocks", "x"), "regex \"blocks\" matches no layer"),
         (default().pair("embed", "x"), "regex \"x\" matches no layer"),
         (default().pair("(", "x"), "malformed regex \"(\""),
         (default().unused("["), "malformed regex \"[\""),
         (default().unused(r"(\w{1000}){1000}"), "malformed regex"),
-        (
-            default().unused("nothing"),
-            "regex \"nothing\" matches no layer",
-        ),
+        (default().unused("nothing"), "regex \"nothing\" matches no layer"),
     ] {
         let error = fails(config, &forward);
         assert!(error.contains(expected), "{error}");
@@ -446,10 +372,7 @@ fn mistakes_are_errors_and_change_nothing() {
     let error = fails(default(), &|_| candle_core::bail!("no data"));
     assert!(error.contains("no data"), "{error}");
     let error = fails(default(), &|_| Tensor::new(&[1f32, f32::NAN], &Device::Cpu));
-    assert!(
-        error.contains("expected finite numbers, got a NaN"),
-        "{error}"
-    );
+    assert!(error.contains("expected finite numbers, got a NaN"), "{error}");
     let error = fails(default(), &|_| Tensor::zeros(0, DType::F32, &Device::Cpu));
     assert!(error.contains("got none"), "{error}");
 }
@@ -467,9 +390,7 @@ fn halves_and_f64_fold_exactly_too() {
             last: nn::LayerNorm::new_no_bias(convert(&gain(HIDDEN)), 1e-5),
             reads: |model, xs| {
                 let hidden = model.norm.forward(xs)?;
-                model
-                    .last
-                    .forward_add(&model.first.forward(&hidden)?, &hidden)
+                model.last.forward_add(&model.first.forward(&hidden)?, &hidden)
             },
         };
         let float = model.clone();
@@ -542,10 +463,7 @@ fn an_output_that_cannot_be_compared_undoes_the_folding() {
             if calls > 1 { changed(ys) } else { Ok(ys) }
         });
         let report = report.unwrap();
-        assert!(
-            report.pairs.is_empty() && report.left.len() == 4,
-            "{report}"
-        );
+        assert!(report.pairs.is_empty() && report.left.len() == 4, "{report}");
         let all = |left| change(left) == Some(f64::INFINITY);
         assert!(report.left.iter().all(all), "{report}");
         assert_eq!(bits(model.embed.weight()), bits(float.embed.weight()));
@@ -610,15 +528,12 @@ fn a_difference_is_told_in_units_of_the_output() {
     let xs = random(&[3, HIDDEN]);
     for scale in [1e-4, 1., 1e4] {
         // A residual outside of a norm.
-        let report = equalize(
-            &mut model,
-            &Equalization::default().unused("pooler|blocks.*"),
-            |model| {
+        let report =
+            equalize(&mut model, &Equalization::default().unused("pooler|blocks.*"), |model| {
                 let hidden = model.embed.forward(&xs)?;
                 let ys = (&hidden + model.blocks[0].query.forward(&hidden)?)?;
                 ys * scale
-            },
-        );
+            });
         let report = report.unwrap();
         match &report.left[..] {
             [left] => changes.push(change(left).expect("a change of the output")),

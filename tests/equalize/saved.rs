@@ -45,9 +45,7 @@ impl Model {
 
     fn forward(&self, xs: &Tensor) -> candle_core::Result<Tensor> {
         let normal = self.norm.forward(xs)?;
-        let xs = self
-            .post
-            .forward_add(&self.query.forward(&normal)?, &normal)?;
+        let xs = self.post.forward_add(&self.query.forward(&normal)?, &normal)?;
         let signal = self.rms.forward(&xs)?.t()?.unsqueeze(0)?;
         let xs = (&xs + self.up.forward(&signal)?.squeeze(0)?.t()?)?;
         self.head.forward(&self.old.forward(&xs)?)
@@ -64,12 +62,7 @@ impl Model {
 
 fn write_float(path: &Path, dtype: DType) -> Result<()> {
     let mut tensors = HashMap::new();
-    for norm in [
-        "block.norm.weight",
-        "block.post.weight",
-        "rms.weight",
-        "old.gamma",
-    ] {
+    for norm in ["block.norm.weight", "block.post.weight", "rms.weight", "old.gamma"] {
         tensors.insert(norm.to_owned(), gain(HIDDEN).to_dtype(dtype)?);
     }
     for bias in ["block.norm.bias", "old.beta"] {
@@ -125,11 +118,7 @@ fn they_load_back_bit_for_bit_with_the_code_that_loads_the_float_model() -> Resu
             }
             checkpoint::save(&model, &source, &out)?;
             let loaded = Model::open(&out, file_dtype)?;
-            assert_eq!(
-                answer(&loaded, &xs)?,
-                answer(&model, &xs)?,
-                "{dtype:?} {spec:?}"
-            );
+            assert_eq!(answer(&loaded, &xs)?, answer(&model, &xs)?, "{dtype:?} {spec:?}");
 
             // The loaded model is saved unchanged, and equalized again.
             let saved = Checkpoint::open(&out)?;
@@ -158,11 +147,7 @@ fn a_loader_without_the_factors_of_a_residual_finds_no_weight() -> Result<()> {
     checkpoint::save(&model, &source, &out)?;
     let norms: Vec<_> = names(&out)?
         .into_iter()
-        .filter(|name| {
-            !["block.query", "up", "head"]
-                .iter()
-                .any(|layer| name.starts_with(layer))
-        })
+        .filter(|name| !["block.query", "up", "head"].iter().any(|layer| name.starts_with(layer)))
         .collect();
     assert_eq!(
         norms,
@@ -187,10 +172,7 @@ fn a_loader_without_the_factors_of_a_residual_finds_no_weight() -> Result<()> {
     // Factors of another norm.
     let error = nn::layer_norm_no_bias(HIDDEN + 1, 1e-5, vb.pp("block.post"));
     let error = error.unwrap_err().to_string();
-    assert!(
-        error.contains("block.post") && error.contains("[33]"),
-        "{error}"
-    );
+    assert!(error.contains("block.post") && error.contains("[33]"), "{error}");
     Ok(())
 }
 
@@ -202,13 +184,8 @@ fn norms_that_have_no_tensor_or_share_one_are_errors() -> Result<()> {
     let mut unnamed = model.clone();
     unnamed.norm = nn::LayerNorm::new(gain(HIDDEN), random(&[HIDDEN]), 1e-5);
     unnamed.equalize()?;
-    let error = checkpoint::save(&unnamed, &source, &out)
-        .unwrap_err()
-        .to_string();
-    assert!(
-        error.contains("norm") && error.contains("\"norm.weight\""),
-        "{error}"
-    );
+    let error = checkpoint::save(&unnamed, &source, &out).unwrap_err().to_string();
+    assert!(error.contains("norm") && error.contains("\"norm.weight\""), "{error}");
 
     #[derive(Quantizable)]
     struct Two {
@@ -216,17 +193,9 @@ fn norms_that_have_no_tensor_or_share_one_are_errors() -> Result<()> {
         second: Model,
     }
     let second = Model::open(&float, DType::F32)?;
-    let mut two = Two {
-        first: model,
-        second,
-    };
-    let error = checkpoint::save(&two, &source, &out)
-        .unwrap_err()
-        .to_string();
-    assert!(
-        error.contains("second") && error.contains("two layers"),
-        "{error}"
-    );
+    let mut two = Two { first: model, second };
+    let error = checkpoint::save(&two, &source, &out).unwrap_err().to_string();
+    assert!(error.contains("second") && error.contains("two layers"), "{error}");
     two.second = two.first.clone();
     checkpoint::save(&two, &source, &out)?;
     assert!(out.exists());
@@ -321,19 +290,11 @@ fn factors_of_another_size_are_refused() -> Result<()> {
     let (source, model) = equalized(&float)?;
     checkpoint::save(&model, &source, &out)?;
     let mut tensors = candle_core::safetensors::load(&out, &Device::Cpu)?;
-    let factors = tensors
-        .iter_mut()
-        .find(|(name, _)| name.contains("residual"));
+    let factors = tensors.iter_mut().find(|(name, _)| name.contains("residual"));
     let (_, factors) = factors.expect("the factors of a residual");
     *factors = factors.narrow(0, 1, HIDDEN - 1)?.copy()?;
     candle_core::safetensors::save(&tensors, &out)?;
-    let error = Model::open(&out, DType::F32)
-        .map(drop)
-        .unwrap_err()
-        .to_string();
-    assert!(
-        error.contains("layer_norm") && error.contains("expected [32], got [31]"),
-        "{error}"
-    );
+    let error = Model::open(&out, DType::F32).map(drop).unwrap_err().to_string();
+    assert!(error.contains("layer_norm") && error.contains("expected [32], got [31]"), "{error}");
     Ok(())
 }

@@ -10,10 +10,7 @@ const WATCHED: [&str; 2] = ["candle_core", "candle_nn"];
 
 /// The imports of the file of the module `module`, whose submodules are `children`.
 pub fn imports(source: &str, module: &[&str], children: &[&str]) -> Vec<Path> {
-    let mut parser = Parser {
-        tokens: &tokens(source),
-        at: 0,
-    };
+    let mut parser = Parser { tokens: &tokens(source), at: 0 };
     let mut found = Vec::new();
     // The open inline modules, each with the brace depth around it.
     let (mut depth, mut inline) = (0, Vec::<(String, i32)>::new());
@@ -21,9 +18,8 @@ pub fn imports(source: &str, module: &[&str], children: &[&str]) -> Vec<Path> {
         let children = if inline.is_empty() { children } else { &[] };
         let within = |paths: Vec<Path>| {
             let enclosing = module.iter().map(ToString::to_string);
-            let enclosing: Path = enclosing
-                .chain(inline.iter().map(|(name, _)| name.clone()))
-                .collect();
+            let enclosing: Path =
+                enclosing.chain(inline.iter().map(|(name, _)| name.clone())).collect();
             let absolute = move |path| resolve(path, &enclosing, children);
             // In the code that a macro writes, a path may begin with a variable.
             let paths = paths.into_iter().filter(|path| !path.is_empty());
@@ -95,10 +91,7 @@ impl<'a> Parser<'a> {
     /// Whether a watched path begins here, which is not part of a visibility, `pub(in crate::x)`.
     fn begins_a_path(&self, children: &[&str]) -> bool {
         let first = self.peek(0).unwrap_or_default();
-        let mut known = ["crate", "self", "super"]
-            .iter()
-            .chain(&WATCHED)
-            .chain(children);
+        let mut known = ["crate", "self", "super"].iter().chain(&WATCHED).chain(children);
         known.any(|known| *known == first)
             && self.peek(1) == Some("::")
             && self.before(1) != Some("::")

@@ -63,12 +63,8 @@ fn sources(package: &str) -> Sources {
             }
         }
     }
-    let (src, mut found) = (
-        Path::new(env!("CARGO_MANIFEST_DIR"))
-            .join(package)
-            .join("src"),
-        Sources::new(),
-    );
+    let (src, mut found) =
+        (Path::new(env!("CARGO_MANIFEST_DIR")).join(package).join("src"), Sources::new());
     add(&src, &src, &mut found);
     assert!(!found.is_empty());
     found
@@ -110,9 +106,7 @@ fn all_imports(sources: &Sources) -> BTreeMap<&Path, Vec<Vec<String>>> {
         let children: Vec<_> = children.filter_map(|m| m.last().copied()).collect();
         imports(source, &module, &children)
     };
-    let all = sources
-        .iter()
-        .map(|(file, source)| (&**file, imports_of(file, source)));
+    let all = sources.iter().map(|(file, source)| (&**file, imports_of(file, source)));
     all.collect()
 }
 
@@ -145,9 +139,8 @@ fn climbs(sources: &Sources, layers: &[&[&str]]) -> Vec<String> {
 
 /// A cycle of files, each importing the next.
 fn circle(sources: &Sources) -> Option<Vec<PathBuf>> {
-    let files: BTreeMap<Vec<&str>, &Path> = (sources.keys())
-        .map(|file| (module(file), &**file))
-        .collect();
+    let files: BTreeMap<Vec<&str>, &Path> =
+        (sources.keys()).map(|file| (module(file), &**file)).collect();
     let mut uses: BTreeMap<&Path, BTreeSet<&Path>> = BTreeMap::new();
     let all = all_imports(sources).into_iter();
     for (file, imports) in all.filter(|(file, _)| !is_test(file)) {
@@ -229,44 +222,16 @@ fn with(file: &str, source: &str) -> Sources {
 fn a_climb_is_found_however_it_is_written() {
     let climbing = [
         ("loops/new.rs", "use crate::calls::linear::linear;", 1),
-        (
-            "loops/new.rs",
-            "use super::super::{isa, arch::{op::Op as O, Isa}};",
-            2,
-        ),
-        (
-            "loops/new.rs",
-            "fn f() { super::super::arch::op::run() }",
-            1,
-        ),
-        (
-            "loops/new.rs",
-            "mod inner { use super::super::super::arch; }",
-            1,
-        ),
-        (
-            "loops/new.rs",
-            "mod inner { fn f() {} } use super::super::arch;",
-            1,
-        ),
-        (
-            "loops/new.rs",
-            "use crate::{sizes, qparams::QParams, Packed};",
-            1,
-        ),
+        ("loops/new.rs", "use super::super::{isa, arch::{op::Op as O, Isa}};", 2),
+        ("loops/new.rs", "fn f() { super::super::arch::op::run() }", 1),
+        ("loops/new.rs", "mod inner { use super::super::super::arch; }", 1),
+        ("loops/new.rs", "mod inner { fn f() {} } use super::super::arch;", 1),
+        ("loops/new.rs", "use crate::{sizes, qparams::QParams, Packed};", 1),
         ("arch/x86_64/new.rs", "use crate::calls;", 1),
         ("arch/new.rs", "use crate::threads;", 0),
         ("threads/new.rs", "use super::super::packed::Packed;", 1),
-        (
-            "loops/new.rs",
-            "// use crate::calls;\nfn f(x: &'a str) { \"crate::calls\" }",
-            0,
-        ),
-        (
-            "loops/new.rs",
-            "fn f() { r#\"\"crate::calls\"#; '\\''; b'\"'; crate::calls::f() }",
-            1,
-        ),
+        ("loops/new.rs", "// use crate::calls;\nfn f(x: &'a str) { \"crate::calls\" }", 0),
+        ("loops/new.rs", "fn f() { r#\"\"crate::calls\"#; '\\''; b'\"'; crate::calls::f() }", 1),
         ("qparams/new.rs", "use crate::Isa;", 1),
         ("new.rs", "", 1),
     ];
@@ -294,10 +259,7 @@ fn a_mod_rs_is_a_file_of_a_circle() {
         circle(&files.into())
     };
     let both = Some(vec!["a/b.rs".into(), "a/mod.rs".into()]);
-    assert_eq!(
-        circles("mod b; pub use b::f; struct S;", "use super::S;"),
-        both
-    );
+    assert_eq!(circles("mod b; pub use b::f; struct S;", "use super::S;"), both);
     assert_eq!(circles("mod b; fn g() { b::f() }", "use crate::a;"), both);
     assert_eq!(circles("mod b; struct S;", "use super::S;"), None);
     assert_eq!(circles("mod b; pub use b::f;", "fn f() {}"), None);

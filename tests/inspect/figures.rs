@@ -68,11 +68,7 @@ fn sqnr_db(expected: &Tensor, got: &Tensor) -> f64 {
 #[test]
 fn each_layer_is_compared_on_its_own_inputs_and_along_the_run() {
     let (float, quantized, inspection) = inspected(&QConfigSpec::int8().min_params(0));
-    let paths: Vec<_> = inspection
-        .layers
-        .iter()
-        .map(|layer| layer.path.as_str())
-        .collect();
+    let paths: Vec<_> = inspection.layers.iter().map(|layer| layer.path.as_str()).collect();
     assert_eq!(paths, ["table", "up", "down", "lstm", "unused"]);
     let [table, up, down, lstm, unused] = &inspection.layers[..] else {
         panic!("five layers");
@@ -84,20 +80,14 @@ fn each_layer_is_compared_on_its_own_inputs_and_along_the_run() {
         let db = deviation.sqnr_db();
         assert!((db - expected).abs() < 1e-3, "{db}, {expected}");
     };
-    close(
-        &up.output.unwrap(),
-        sqnr_db(&hidden(&float), &hidden(&quantized)),
-    );
+    close(&up.output.unwrap(), sqnr_db(&hidden(&float), &hidden(&quantized)));
     // No earlier layer is quantized.
     close(&up.along.unwrap(), up.output.unwrap().sqnr_db());
     let relu = hidden(&float).relu().unwrap();
     let alone = quantized.down.forward(&relu).unwrap();
     let expected = float.down.forward(&relu).unwrap();
     close(&down.output.unwrap(), sqnr_db(&expected, &alone));
-    let after = quantized
-        .down
-        .forward(&hidden(&quantized).relu().unwrap())
-        .unwrap();
+    let after = quantized.down.forward(&hidden(&quantized).relu().unwrap()).unwrap();
     close(&down.along.unwrap(), sqnr_db(&expected, &after));
     let ends = [&float, &quantized].map(|model| model.forward(&ids()).unwrap());
     close(&inspection.output, sqnr_db(&ends[0], &ends[1]));
@@ -109,36 +99,21 @@ fn each_layer_is_compared_on_its_own_inputs_and_along_the_run() {
     let extreme = |tensor: Tensor| tensor.to_scalar::<f32>().unwrap();
     assert_eq!(
         (input.min, input.max),
-        (
-            extreme(xs.min_all().unwrap()),
-            extreme(xs.max_all().unwrap())
-        )
+        (extreme(xs.min_all().unwrap()), extreme(xs.max_all().unwrap()))
     );
     let counts = input.histogram.bins().into_iter().map(|(_, count)| count);
     assert_eq!(counts.sum::<u64>(), 2 * 6 * 16);
     // Rows of 16 elements with separate ranges clip nothing, and use few codes.
     assert_eq!(input.clipped, Some(0.));
-    assert!(
-        input
-            .unused_codes
-            .is_some_and(|share| share > 0.5 && share < 1.)
-    );
+    assert!(input.unused_codes.is_some_and(|share| share > 0.5 && share < 1.));
 
     let weight = &up.weights[0];
     let error = float.up.projection();
     let error = quantized.up.projection().weight_error(error).unwrap();
     close(&weight.error, error.sqnr_db());
     assert_eq!((weight.clipped, &weight.name[..]), (0., "weight"));
-    assert!(
-        weight
-            .unused_codes
-            .is_some_and(|share| share > 0. && share < 0.9)
-    );
-    let names: Vec<_> = lstm
-        .weights
-        .iter()
-        .map(|weight| weight.name.as_str())
-        .collect();
+    assert!(weight.unused_codes.is_some_and(|share| share > 0. && share < 0.9));
+    let names: Vec<_> = lstm.weights.iter().map(|weight| weight.name.as_str()).collect();
     assert_eq!(names, ["weight_ih_l0", "weight_hh_l0"]);
 
     // Not quantized, not called.
@@ -190,10 +165,7 @@ fn it_is_a_table_and_json() {
     let json: serde_json::Value = serde_json::to_value(&inspection).unwrap();
     assert_eq!(json["layers"][1]["path"], "up");
     assert!(json["layers"][1]["output"]["sqnr_db"].as_f64().unwrap() > 20.);
-    assert!(
-        json["layers"][0]["along"]["sqnr_db"].is_null(),
-        "an exact layer"
-    );
+    assert!(json["layers"][0]["along"]["sqnr_db"].is_null(), "an exact layer");
     assert_eq!(json["layers"][0]["along"]["cosine"], 1.);
 }
 
@@ -203,10 +175,7 @@ fn the_cosine_of_equal_tensors_is_1() {
     // The root of 2 times itself is more than 2.
     let ones = Tensor::ones(2, DType::F32, &Device::Cpu).unwrap();
     deviation.add(&ones, &ones).unwrap();
-    assert_eq!(
-        (deviation.cosine(), deviation.sqnr_db()),
-        (1., f64::INFINITY)
-    );
+    assert_eq!((deviation.cosine(), deviation.sqnr_db()), (1., f64::INFINITY));
 }
 
 #[test]
@@ -220,9 +189,7 @@ fn deviations_are_those_by_hand() {
     other.add(&tensor([1., 0.]), &tensor([-1., 0.])).unwrap();
     assert_eq!((other.cosine(), other.max_abs()), (-1., 2.));
     // Together they equal a call with all elements.
-    deviation
-        .add(&tensor([1., 0.]), &tensor([-1., 0.]))
-        .unwrap();
+    deviation.add(&tensor([1., 0.]), &tensor([-1., 0.])).unwrap();
     assert!((deviation.sqnr_db() - 10. * (26f64 / 5.).log10()).abs() < 1e-9);
     assert!((deviation.cosine() - 20. / (26f64 * 19.).sqrt()).abs() < 1e-9);
     assert_eq!((deviation.count(), deviation.max_abs()), (4, 2.));
@@ -231,9 +198,7 @@ fn deviations_are_those_by_hand() {
 #[test]
 fn values_that_an_observer_cuts_off_are_counted() {
     // The many other values are more precise if the range ends before 3 and -4.
-    let mut values: Vec<f32> = (0..1 << 20)
-        .map(|i| (i % 2_001) as f32 / 1e3 - 1.)
-        .collect();
+    let mut values: Vec<f32> = (0..1 << 20).map(|i| (i % 2_001) as f32 / 1e3 - 1.).collect();
     (values[7], values[77]) = (3., -4.);
     let weight = Tensor::from_vec(values, (1 << 10, 1 << 10), &Device::Cpu).unwrap();
     let mut float = nn::Linear::new(weight, None);
@@ -253,14 +218,9 @@ fn values_that_an_observer_cuts_off_are_counted() {
     let clipped = inspection.layers[0].weights[0].clipped * f64::from(1 << 20);
     // Farther off than rounding takes any.
     let scale = quantized.projection().qweight().unwrap().scales()[0];
-    let distance = (float.weight() - quantized.weight())
-        .unwrap()
-        .abs()
-        .unwrap();
+    let distance = (float.weight() - quantized.weight()).unwrap().abs().unwrap();
     let distance: Vec<f32> = distance.flatten_all().unwrap().to_vec1().unwrap();
-    let farther = distance
-        .iter()
-        .filter(|distance| **distance > 0.501 * scale);
+    let farther = distance.iter().filter(|distance| **distance > 0.501 * scale);
     assert_eq!(clipped, farther.count() as f64);
     assert!(clipped > 1. && clipped < 10_000., "{clipped}");
 }
@@ -268,11 +228,7 @@ fn values_that_an_observer_cuts_off_are_counted() {
 #[test]
 fn histograms_count_values_between_powers_of_two() {
     // Calls with growing values: the bins equal those of one call with all values.
-    let calls = [
-        [0f32, -0.01, 0.02, 0.3],
-        [1., -0.999, 0.5, 0.24],
-        [-3.5, 2.1, 2.9, -1.5],
-    ];
+    let calls = [[0f32, -0.01, 0.02, 0.3], [1., -0.999, 0.5, 0.24], [-3.5, 2.1, 2.9, -1.5]];
     let mut float = nn::Linear::new(random(&[8, 4], 1.), None);
     let mut quantized = float.clone();
     quantize_dynamic(&mut quantized, &QConfigSpec::int8().min_params(0)).unwrap();
@@ -296,24 +252,16 @@ fn histograms_count_values_between_powers_of_two() {
     let first = expected.iter().position(|count| *count > 0).unwrap();
     let last = expected.iter().rposition(|count| *count > 0).unwrap();
     let middle = |bin: usize| (bin as f32 + 0.5) * width - 4.;
-    let shown: Vec<_> = (first..=last)
-        .map(|bin| (middle(bin), expected[bin]))
-        .collect();
+    let shown: Vec<_> = (first..=last).map(|bin| (middle(bin), expected[bin])).collect();
     assert_eq!(histogram.bins(), shown);
     // Each row of four values uses at most four of 256 codes.
     let unused = input.unused_codes.unwrap() * 256.;
-    assert!(
-        unused.fract() == 0. && (244. ..256.).contains(&unused),
-        "{unused}"
-    );
+    assert!(unused.fract() == 0. && (244. ..256.).contains(&unused), "{unused}");
 }
 
 #[test]
 fn codes_are_counted_up_to_the_last_that_a_preset_has() {
-    for (spec, codes) in [
-        (QConfigSpec::int8().min_params(0), 256),
-        (QConfigSpec::pytorch(), 128),
-    ] {
+    for (spec, codes) in [(QConfigSpec::int8().min_params(0), 256), (QConfigSpec::pytorch(), 128)] {
         let mut float = nn::Linear::new(random(&[8, codes], 1.), None);
         let mut quantized = float.clone();
         quantize_dynamic(&mut quantized, &spec).unwrap();
@@ -347,17 +295,11 @@ fn rows_that_are_not_finite_use_no_codes() {
 fn the_table_has_the_means_of_a_layers_weights() {
     let (_, _, inspection) = inspected(&QConfigSpec::int8().min_params(0));
     let lstm = &inspection.layers[3];
-    let unused = lstm
-        .weights
-        .iter()
-        .map(|weight| weight.unused_codes.unwrap());
+    let unused = lstm.weights.iter().map(|weight| weight.unused_codes.unwrap());
     let mean = format!("{:.2} %", 100. * unused.sum::<f64>() / 2.);
     let text = inspection.to_string();
     let line = text.lines().find(|line| line.contains("lstm ")).unwrap();
-    assert!(
-        line.contains(&mean) && line.contains(" 0 % "),
-        "{mean}: {text}"
-    );
+    assert!(line.contains(&mean) && line.contains(" 0 % "), "{mean}: {text}");
 }
 
 #[test]
@@ -377,10 +319,7 @@ fn a_far_value_leaves_few_codes_to_all_others() {
     let inspection = inspect(&mut float, &mut quantized, |model| model.forward(&xs)).unwrap();
     let weight = &inspection.layers[0].weights[0];
     // A range of 500 leaves two codes to all other values.
-    assert!(
-        weight.unused_codes.is_some_and(|share| share > 0.98),
-        "{weight:?}"
-    );
+    assert!(weight.unused_codes.is_some_and(|share| share > 0.98), "{weight:?}");
     // Bins as wide as those of a bound of 512.
     let bins = weight.histogram.bins();
     assert_eq!(bins[1].0 - bins[0].0, 512. / 64.);
@@ -406,29 +345,16 @@ fn other_models_and_other_calls_are_errors() {
     let mut less = vec![float.up.clone()];
     let error = inspect(&mut more, &mut less, |model| Ok(model[0].weight().clone()));
     let error = error.map(|_| ()).unwrap_err().to_string();
-    assert!(
-        error.contains("the 2 layers of the float one, got 1"),
-        "{error}"
-    );
-    let error = inspect(&mut float, &mut quantized, |_| {
-        candle_core::bail!("no data")
-    });
-    assert!(
-        error
-            .map(|_| ())
-            .unwrap_err()
-            .to_string()
-            .contains("no data")
-    );
+    assert!(error.contains("the 2 layers of the float one, got 1"), "{error}");
+    let error = inspect(&mut float, &mut quantized, |_| candle_core::bail!("no data"));
+    assert!(error.map(|_| ()).unwrap_err().to_string().contains("no data"));
 }
 
 #[test]
 fn codes_of_activations_are_counted_of_all_that_their_range_has() -> candle_dynquant::Result<()> {
     let xs = Tensor::new(&[[0f32, 1.]], &Device::Cpu)?;
-    for (spec, codes) in [
-        (QConfigSpec::int8().min_params(0), 256.),
-        (QConfigSpec::pytorch(), 128.),
-    ] {
+    for (spec, codes) in [(QConfigSpec::int8().min_params(0), 256.), (QConfigSpec::pytorch(), 128.)]
+    {
         let weight = Tensor::new(&[[1f32, 2.], [3., 4.]], &Device::Cpu)?;
         let mut float = nn::Linear::new(weight, None);
         let mut model = float.clone();

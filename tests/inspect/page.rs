@@ -14,35 +14,22 @@ fn page(title: &str, spec: &QConfigSpec, points: &[PagePoint]) -> String {
     quantize_dynamic(&mut quantized, spec).unwrap();
     let xs = Tensor::randn(0f32, 1., (8, 16), &Device::Cpu).unwrap();
     let run = |model: &Vec<nn::Linear>| model.iter().try_fold(xs.clone(), |xs, l| l.forward(&xs));
-    inspect(&mut float, &mut quantized, run)
-        .unwrap()
-        .page(title, points)
+    inspect(&mut float, &mut quantized, run).unwrap().page(title, points)
 }
 
 #[test]
 fn it_has_a_picture_for_each_figure_and_loads_nothing() {
-    let point = |label: &str, score, best| PagePoint {
-        label: label.to_owned(),
-        score,
-        best,
-    };
+    let point = |label: &str, score, best| PagePoint { label: label.to_owned(), score, best };
     let points = [
         point("1", Some(0.7), Some(0.7)),
         point("2", None, Some(0.7)),
         point("3", Some(f64::NAN), Some(0.9)),
     ];
-    let html = page(
-        "a <model> & \"its\" layers",
-        &QConfigSpec::int8().min_params(0),
-        &points,
-    );
+    let html = page("a <model> & \"its\" layers", &QConfigSpec::int8().min_params(0), &points);
     assert!(html.contains("<h1>a &lt;model&gt; &amp; &quot;its&quot; layers</h1>"));
     // The search, and two distributions of each of three layers.
     assert_eq!(html.matches("<svg").count(), 1 + 2 * 3);
-    assert_eq!(
-        html.matches("<path class='area' d='M50.0 200.0L").count(),
-        2 * 3
-    );
+    assert_eq!(html.matches("<path class='area' d='M50.0 200.0L").count(), 2 * 3);
     // Two finite scores and three best scores: the best is drawn at the top, the worst at the
     // bottom.
     let path = |class: &str| between(&html, &format!("<path class='{class}' d='M"), "h0'/>");
@@ -52,10 +39,7 @@ fn it_has_a_picture_for_each_figure_and_loads_nothing() {
     assert!(html.contains("best so far") && html.contains("along the run"));
     // A row for each layer in the errors, the sizes and the table; two bars in the former.
     assert_eq!(html.matches("<tr><td>").count(), 3 * 3);
-    assert_eq!(
-        html.matches("<div style='--share:").count(),
-        2 * 2 * (1 + 3)
-    );
+    assert_eq!(html.matches("<div style='--share:").count(), 2 * 2 * (1 + 3));
     assert!(html.contains("<tr><th>") && html.contains("<summary>2</summary>"));
     for foreign in ["<script", " src=", "@import", "<iframe", "://", "url("] {
         assert!(!html.contains(foreign), "{foreign}");
@@ -79,24 +63,10 @@ fn without_a_search_or_codes_it_is_a_page_too() {
 fn scores_that_no_axis_holds_leave_a_page() {
     let (spec, failed) = (QConfigSpec::int8().min_params(0), [None, None]);
     let extremes = [f64::MIN, f64::MAX, f64::from(f32::MIN), f64::from(f32::MAX)];
-    let scores = [
-        f64::NAN,
-        f64::INFINITY,
-        0.,
-        -0.,
-        47.,
-        5e-324,
-        1e-300,
-        1e20,
-        1e20 + 2e4,
-    ];
+    let scores = [f64::NAN, f64::INFINITY, 0., -0., 47., 5e-324, 1e-300, 1e20, 1e20 + 2e4];
     let ones = scores.map(|score| vec![[Some(score); 2]]);
     let many = (0..500).map(|trial| [Some(f64::from(trial)); 2]).collect();
-    let searches = [
-        vec![failed],
-        extremes.map(|score| [Some(score), None]).into(),
-        many,
-    ];
+    let searches = [vec![failed], extremes.map(|score| [Some(score), None]).into(), many];
     let pairs = scores.map(|score| vec![[Some(score), Some(47.)], [Some(47.), Some(score)]]);
     for search in ones.into_iter().chain(searches).chain(pairs) {
         let point = |[score, best]: &[Option<f64>; 2]| PagePoint {
@@ -128,32 +98,17 @@ fn a_layer_that_is_exact_not_called_or_not_finite_has_a_bar_or_none() {
     ] {
         let xs = Tensor::full(value, (2, 16), &Device::Cpu).unwrap();
         let run = |model: &Vec<nn::Linear>| {
-            model[..1]
-                .iter()
-                .try_fold(xs.clone(), |xs, l| l.forward(&xs))
+            model[..1].iter().try_fold(xs.clone(), |xs, l| l.forward(&xs))
         };
-        let html = inspect(&mut float, &mut quantized, run)
-            .unwrap()
-            .page("bars", &[]);
-        let cells = bars
-            .map(|bar| format!("<div style='--share:{bar}</div>"))
-            .concat();
-        assert!(
-            html.contains(&format!("<tr><td>0</td><td>{cells}</td></tr>")),
-            "{html}"
-        );
+        let html = inspect(&mut float, &mut quantized, run).unwrap().page("bars", &[]);
+        let cells = bars.map(|bar| format!("<div style='--share:{bar}</div>")).concat();
+        assert!(html.contains(&format!("<tr><td>0</td><td>{cells}</td></tr>")), "{html}");
         let none = "<div style='--share:0.000'>-</div>".repeat(2);
-        assert!(
-            html.contains(&format!("<tr><td>1</td><td>{none}</td></tr>")),
-            "{html}"
-        );
+        assert!(html.contains(&format!("<tr><td>1</td><td>{none}</td></tr>")), "{html}");
     }
     let mut none = [Vec::<nn::Linear>::new(), Vec::new()];
     let [float, quantized] = &mut none;
-    let empty = inspect(float, quantized, |_| {
-        Tensor::zeros(1, DType::F32, &Device::Cpu)
-    })
-    .unwrap();
+    let empty = inspect(float, quantized, |_| Tensor::zeros(1, DType::F32, &Device::Cpu)).unwrap();
     assert_eq!(empty.page("nothing", &[]).matches("<table").count(), 3);
 }
 
@@ -177,19 +132,12 @@ fn a_model_that_is_a_layer_has_a_name_and_pictures_have_figures() {
     // The axis of the weights: rising ticks between the ends of the histogram.
     let weights = between(&html, "<summary>", "</svg>");
     let ticks = weights.split("y='220'>").skip(1);
-    let ticks: Vec<f32> = ticks
-        .map(|tick| tick.split('<').next().unwrap().parse().unwrap())
-        .collect();
-    assert!(
-        ticks.len() >= 3 && ticks.is_sorted() && ticks.contains(&0.),
-        "{ticks:?}"
-    );
+    let ticks: Vec<f32> =
+        ticks.map(|tick| tick.split('<').next().unwrap().parse().unwrap()).collect();
+    assert!(ticks.len() >= 3 && ticks.is_sorted() && ticks.contains(&0.), "{ticks:?}");
     let bins = inspection.layers[0].weights[0].histogram.bins();
     let (first, last) = (bins[0].0, bins[bins.len() - 1].0);
-    assert!(
-        ticks[0] > first - 0.1 && ticks[ticks.len() - 1] < last + 0.1,
-        "{ticks:?}"
-    );
+    assert!(ticks[0] > first - 0.1 && ticks[ticks.len() - 1] < last + 0.1, "{ticks:?}");
     // Four corners of each bin, on a logarithmic axis: few are seen beside many.
     let area = between(weights, "<path class='area' d='M", "h0'/>");
     let corners: Vec<_> = area.split('L').collect();
@@ -198,9 +146,6 @@ fn a_model_that_is_a_layer_has_a_name_and_pictures_have_figures() {
     let highest = height(bins.iter().map(|bin| bin.1).max().unwrap());
     for (corners, (_, count)) in corners.chunks(4).zip(bins) {
         let top = format!(" {:.1}", 200. - 190. * height(count) / highest);
-        assert!(
-            corners[1].ends_with(&top) && corners[2].ends_with(&top),
-            "{corners:?}, {top}"
-        );
+        assert!(corners[1].ends_with(&top) && corners[2].ends_with(&top), "{corners:?}, {top}");
     }
 }

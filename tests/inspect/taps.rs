@@ -81,9 +81,7 @@ fn every_layer_reports_and_computes_the_same_again() {
     });
     let table = nn::Embedding::new(random(&[10, 4]), 4);
     check(&table, &QConfig::table(), 1, |layer| {
-        layer
-            .forward(&Tensor::new(&[[3u32, 9], [0, 3]], &Device::Cpu).unwrap())
-            .unwrap();
+        layer.forward(&Tensor::new(&[[3u32, 9], [0, 3]], &Device::Cpu).unwrap()).unwrap();
     });
 }
 
@@ -111,34 +109,21 @@ fn recurrent_layers_report_sequences_and_cells_steps() {
             gru.forward(&xs(), Some(&h)).unwrap();
             gru.forward_lengths(&xs(), &[1, 4, 0, 2], Some(&h)).unwrap();
         });
-        let single = nn::RecurrentConfig {
-            batch_first,
-            ..Default::default()
-        };
+        let single = nn::RecurrentConfig { batch_first, ..Default::default() };
         let single = nn::LSTM::new(6, 5, single, vb.pp("single")).unwrap();
         check(&single, int8, 1, |lstm| {
             lstm.seq(&random(&[2, 3, 6])).unwrap();
         });
     }
     let (lstm, gru) = (vb.pp("lstm_cell"), vb.pp("gru_cell"));
-    check(
-        &nn::LSTMCell::new(6, 5, true, lstm).unwrap(),
-        int8,
-        2,
-        |cell| {
-            let state = cell.forward(&random(&[3, 6]), None).unwrap();
-            cell.forward(&random(&[3, 6]), Some(&state)).unwrap();
-        },
-    );
-    check(
-        &nn::GRUCell::new(6, 5, true, gru).unwrap(),
-        int8,
-        2,
-        |cell| {
-            let h = cell.forward(&random(&[3, 6]), None).unwrap();
-            cell.forward(&random(&[3, 6]), Some(&h)).unwrap();
-        },
-    );
+    check(&nn::LSTMCell::new(6, 5, true, lstm).unwrap(), int8, 2, |cell| {
+        let state = cell.forward(&random(&[3, 6]), None).unwrap();
+        cell.forward(&random(&[3, 6]), Some(&state)).unwrap();
+    });
+    check(&nn::GRUCell::new(6, 5, true, gru).unwrap(), int8, 2, |cell| {
+        let h = cell.forward(&random(&[3, 6]), None).unwrap();
+        cell.forward(&random(&[3, 6]), Some(&h)).unwrap();
+    });
 }
 
 /// A layer that reports nothing.
@@ -156,9 +141,7 @@ impl Layer for Own {
         vec![self.projection.info("weight")]
     }
     fn quantize(&self, qconfig: &QConfig) -> Result<Self> {
-        Ok(Self {
-            projection: self.projection.quantize(qconfig)?,
-        })
+        Ok(Self { projection: self.projection.quantize(qconfig)? })
     }
 }
 
@@ -178,9 +161,7 @@ impl Model {
             first: linear(),
             shared: [Arc::clone(&shared), shared],
             unused: linear(),
-            own: Own {
-                projection: nn::Projection::new(random(&[16, 16]), None),
-            },
+            own: Own { projection: nn::Projection::new(random(&[16, 16]), None) },
         }
     }
 
@@ -199,9 +180,7 @@ impl Model {
 
 fn quantized(model: &Model) -> Model {
     let mut quantized = model.clone();
-    let spec = QConfigSpec::int8()
-        .min_params(0)
-        .kind(LayerKind::custom("Own"), QConfig::int8());
+    let spec = QConfigSpec::int8().min_params(0).kind(LayerKind::custom("Own"), QConfig::int8());
     quantize_dynamic(&mut quantized, &spec).unwrap();
     quantized
 }
@@ -225,10 +204,7 @@ fn observing_measures_each_layer_on_its_own_inputs() {
     .unwrap();
     assert!(!model.is_tapped() && Arc::ptr_eq(&model.shared[0], &shared));
     assert!(Arc::ptr_eq(&model.shared[1], &shared));
-    assert_eq!(
-        (observed.result, &observed.silent[..]),
-        (7, &["unused".to_owned()][..])
-    );
+    assert_eq!((observed.result, &observed.silent[..]), (7, &["unused".to_owned()][..]));
     let run = |model: &Model| Ok(inputs.each_ref().map(|xs| model.forward(xs)));
     let outputs = inspect::sensitivity(&mut model, &quantized, run).unwrap();
     assert!(outputs.keys().eq(observed.outputs.keys()));
@@ -239,14 +215,10 @@ fn observing_measures_each_layer_on_its_own_inputs() {
         (inspect::Deviation::default(), inspect::Deviation::default());
     for xs in &inputs {
         let ys = first.forward(xs).unwrap();
-        expected
-            .add(&ys, &quantized.first.forward(xs).unwrap())
-            .unwrap();
+        expected.add(&ys, &quantized.first.forward(xs).unwrap()).unwrap();
         for xs in [&ys, &shared.forward(&ys).unwrap()] {
             let got = quantized.shared[0].forward(xs).unwrap();
-            expected_shared
-                .add(&shared.forward(xs).unwrap(), &got)
-                .unwrap();
+            expected_shared.add(&shared.forward(xs).unwrap(), &got).unwrap();
         }
     }
     for (path, expected) in [("first", expected), ("shared.0", expected_shared)] {
@@ -267,9 +239,7 @@ fn a_model_has_no_taps_after_an_error_or_a_panic() {
     assert!(!model.is_tapped() && Arc::ptr_eq(&model.shared[0], &shared));
 
     let run = AssertUnwindSafe(|| {
-        inspect::observe(&mut model, others(), |_| -> () {
-            panic!("within the eval")
-        })
+        inspect::observe(&mut model, others(), |_| -> () { panic!("within the eval") })
     });
     assert!(catch_unwind(run).is_err());
     assert!(!model.is_tapped() && Arc::ptr_eq(&model.shared[0], &shared));

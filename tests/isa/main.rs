@@ -38,10 +38,7 @@ fn recurrent() -> candle_core::Result<(nn::LSTM, nn::GRU)> {
         }
     }
     let vb = VarBuilder::from_tensors(tensors, DType::F32, &Device::Cpu);
-    let both = nn::RecurrentConfig {
-        bidirectional: true,
-        ..Default::default()
-    };
+    let both = nn::RecurrentConfig { bidirectional: true, ..Default::default() };
     let lstm = nn::LSTM::new(inputs, hidden, both, vb.pp("lstm"))?;
     let gru = nn::GRU::new(inputs, hidden, Default::default(), vb.pp("gru"))?;
     Ok((lstm, gru))
@@ -65,16 +62,9 @@ fn checksums() -> Result<Vec<(String, String)>, Box<dyn std::error::Error>> {
     let mut all = Vec::new();
     for (preset, _) in PRESETS {
         let (mut sum, mut isa) = (0, String::new());
-        for (m, k, n) in [
-            (1, 768, 768),
-            (1, 100, 257),
-            (33, 129, 300),
-            (128, 384, 384),
-        ] {
+        for (m, k, n) in [(1, 768, 768), (1, 100, 257), (33, 129, 300), (128, 384, 384)] {
             let mut layer = nn::Linear::new(tensor(&[n, k])?, Some(tensor(&[n])?));
-            isa = quantize_dynamic(&mut layer, &QConfigSpec::preset(preset)?)?
-                .isa
-                .to_string();
+            isa = quantize_dynamic(&mut layer, &QConfigSpec::preset(preset)?)?.isa.to_string();
             sum = sum_up(sum, layer.forward(&tensor(&[m, k])?)?)?;
         }
         let mut recurrent = recurrent()?;
@@ -94,9 +84,7 @@ fn checksums() -> Result<Vec<(String, String)>, Box<dyn std::error::Error>> {
 
 /// The lines that are expected of every instruction set.
 fn expected() -> Vec<String> {
-    let cases = cases::CASES
-        .iter()
-        .map(|(names, sum, _)| (cases::first(names), *sum));
+    let cases = cases::CASES.iter().map(|(names, sum, _)| (cases::first(names), *sum));
     let all = PRESETS.into_iter().chain(cases);
     all.map(|(name, sum)| format!("{name} {sum}")).collect()
 }
@@ -150,12 +138,8 @@ fn again() -> Command {
 
 fn run_child(isa: Option<&str>, threads: &str) -> Output {
     let mut command = again();
-    command
-        .args(["child", "--exact", "--nocapture"])
-        .env(CHILD, "1");
-    command
-        .env("RAYON_NUM_THREADS", threads)
-        .env("CANDLE_NUM_THREADS", threads);
+    command.args(["child", "--exact", "--nocapture"]).env(CHILD, "1");
+    command.env("RAYON_NUM_THREADS", threads).env("CANDLE_NUM_THREADS", threads);
     command.env_remove("DYNQUANT_ISA");
     if let Some(isa) = isa {
         command.env("DYNQUANT_ISA", isa);
@@ -167,19 +151,13 @@ fn run_child(isa: Option<&str>, threads: &str) -> Output {
 
 fn lines(output: &Output, prefix: &str) -> Vec<String> {
     let text = String::from_utf8_lossy(&output.stdout).into_owned();
-    text.lines()
-        .filter(|l| l.contains(prefix))
-        .map(str::to_owned)
-        .collect()
+    text.lines().filter(|l| l.contains(prefix)).map(str::to_owned).collect()
 }
 
 #[test]
 #[cfg_attr(target_family = "wasm", ignore = "no processes")]
 fn bits_do_not_depend_on_isa_or_threads() {
-    let expected: Vec<_> = expected()
-        .iter()
-        .map(|line| format!("bits {line}"))
-        .collect();
+    let expected: Vec<_> = expected().iter().map(|line| format!("bits {line}")).collect();
     let checksums = |output: &Output| -> Vec<String> {
         let all = lines(output, "bits ").into_iter();
         all.filter(|line| !line.starts_with("bits isa ")).collect()
@@ -187,20 +165,11 @@ fn bits_do_not_depend_on_isa_or_threads() {
     let best = Isa::available().pop();
     for isa in Isa::available() {
         // The last two usually exceed the number of cores.
-        let more = if Some(isa) == best {
-            &["16", "64"][..]
-        } else {
-            &[]
-        };
+        let more = if Some(isa) == best { &["16", "64"][..] } else { &[] };
         for threads in ["1", "2", "7"].iter().chain(more) {
             let got = run_child(Some(isa.name()), threads);
             assert_eq!(checksums(&got), expected, "{isa} {threads}");
-            assert!(
-                lines(&got, "bits isa")
-                    .iter()
-                    .all(|l| l.ends_with(isa.name())),
-                "{isa}"
-            );
+            assert!(lines(&got, "bits isa").iter().all(|l| l.ends_with(isa.name())), "{isa}");
         }
     }
 }
@@ -212,9 +181,6 @@ fn an_unknown_isa_is_an_error_message() {
         let errors = lines(&run_child(Some(name), "1"), "bits error");
         assert_eq!(errors.len(), 1, "{name:?}");
         let quoted = format!("{name:?}");
-        assert!(
-            errors[0].contains("DYNQUANT_ISA") && errors[0].contains(&quoted),
-            "{errors:?}"
-        );
+        assert!(errors[0].contains("DYNQUANT_ISA") && errors[0].contains(&quoted), "{errors:?}");
     }
 }

@@ -27,9 +27,7 @@ fn expected(layer: &nn::Linear, xs: &[f32], rows: usize, config: DynamicConfig) 
     let zero = |i| zero_points[each(i, zero_points.len())] - moved;
     let int8 = Int8 {
         codes: &codes,
-        scales: &(0..n)
-            .map(|i| scales[each(i, scales.len())])
-            .collect::<Vec<_>>(),
+        scales: &(0..n).map(|i| scales[each(i, scales.len())]).collect::<Vec<_>>(),
         zero_points: &(0..n).map(zero).collect::<Vec<_>>(),
     };
     let calculate = match (config.arithmetic, config.granularity) {
@@ -40,12 +38,9 @@ fn expected(layer: &nn::Linear, xs: &[f32], rows: usize, config: DynamicConfig) 
     let row = |i: usize| &xs[i * k..(i + 1) * k];
     let params = |rows: &[usize]| {
         let rows = rows.iter().map(|i| row(*i));
-        let finite = rows
-            .filter(|row| row.iter().all(|x| x.is_finite()))
-            .flatten();
-        let (min, max) = finite.fold((f32::INFINITY, f32::NEG_INFINITY), |(min, max), x| {
-            (min.min(*x), max.max(*x))
-        });
+        let finite = rows.filter(|row| row.iter().all(|x| x.is_finite())).flatten();
+        let (min, max) = finite
+            .fold((f32::INFINITY, f32::NEG_INFINITY), |(min, max), x| (min.min(*x), max.max(*x)));
         calculate(min, max, config.reduce_range)
     };
     let all: Vec<usize> = (0..rows).collect();

@@ -16,10 +16,5 @@ fn cases(short: u32) -> Config {
         Some(_) => (100 * short, RngSeed::Random),
         None => (short, RngSeed::Fixed(2026)),
     };
-    Config {
-        cases,
-        rng_seed,
-        failure_persistence: None,
-        ..Config::default()
-    }
+    Config { cases, rng_seed, failure_persistence: None, ..Config::default() }
 }

@@ -72,12 +72,7 @@ fn weight() -> impl Strategy<Value = ObserverConfig> {
     let all =
         |a: &[ObserverKind], b: &[ObserverKind]| [a, b, &[ObserverKind::Placeholder]].concat();
     let kinds = all(&per_tensor, &per_channel);
-    let schemes = [
-        &affine[..],
-        &channels,
-        &[QScheme::PerChannelAffineFloatQParams],
-    ]
-    .concat();
+    let schemes = [&affine[..], &channels, &[QScheme::PerChannelAffineFloatQParams]].concat();
     use proptest::sample::select;
     let kind = prop_oneof![
         4 => (select(per_tensor), select(affine)),

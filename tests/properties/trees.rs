@@ -26,12 +26,7 @@ struct Node {
 
 fn tree(counts: &[(usize, bool, bool)], values: Values, seed: u64) -> Result<Node> {
     let (&(linears, embedding, rnn), rest) = counts.split_first().expect("a node");
-    let linear = |i: usize| {
-        Ok(nn::Linear::new(
-            values.tensor(&[4, 3], seed + i as u64)?,
-            None,
-        ))
-    };
+    let linear = |i: usize| Ok(nn::Linear::new(values.tensor(&[4, 3], seed + i as u64)?, None));
     Ok(Node {
         linears: (0..linears).map(linear).collect::<Result<_>>()?,
         embedding: if embedding {
@@ -53,8 +48,7 @@ fn weights(node: &Node) -> Vec<(bool, Vec<u32>)> {
         let quantized = linear.projection().qweight().is_some();
         (quantized, bits(linear.weight()))
     });
-    own.chain(node.child.iter().flat_map(|child| weights(child)))
-        .collect()
+    own.chain(node.child.iter().flat_map(|child| weights(child))).collect()
 }
 
 fn spec() -> impl Strategy<Value = QConfigSpec> {
@@ -75,15 +69,12 @@ fn spec() -> impl Strategy<Value = QConfigSpec> {
         proptest::sample::select(kinds.to_vec()),
     );
     (preset, proptest::collection::vec(rule, 0..4)).prop_map(|(preset, rules)| {
-        rules.into_iter().fold(
-            preset,
-            |spec, (which, qconfig, name, pattern, kind)| match which {
-                0 => spec.name(name, qconfig),
-                1 => spec.regex(pattern, qconfig),
-                2 => spec.kind(kind, qconfig),
-                _ => spec.min_params(12),
-            },
-        )
+        rules.into_iter().fold(preset, |spec, (which, qconfig, name, pattern, kind)| match which {
+            0 => spec.name(name, qconfig),
+            1 => spec.regex(pattern, qconfig),
+            2 => spec.kind(kind, qconfig),
+            _ => spec.min_params(12),
+        })
     })
 }
 

@@ -18,42 +18,18 @@ fn specs() -> Vec<QConfigSpec> {
     narrow.reduce_range = true;
     let weights = [
         weight(ObserverKind::MinMax, QDType::QInt8, symmetric),
-        weight(
-            ObserverKind::PerChannelMinMax,
-            QDType::QInt8,
-            QScheme::PerChannelSymmetric,
-        ),
+        weight(ObserverKind::PerChannelMinMax, QDType::QInt8, QScheme::PerChannelSymmetric),
         narrow,
-        weight(
-            ObserverKind::MinMax,
-            QDType::QUInt8,
-            QScheme::PerTensorAffine,
-        ),
-        weight(
-            ObserverKind::PerChannelMinMax,
-            QDType::QInt8,
-            QScheme::PerChannelAffine,
-        ),
-        weight(
-            ObserverKind::MovingAverageMinMax { averaging_constant },
-            QDType::QInt8,
-            symmetric,
-        ),
+        weight(ObserverKind::MinMax, QDType::QUInt8, QScheme::PerTensorAffine),
+        weight(ObserverKind::PerChannelMinMax, QDType::QInt8, QScheme::PerChannelAffine),
+        weight(ObserverKind::MovingAverageMinMax { averaging_constant }, QDType::QInt8, symmetric),
         weight(
             ObserverKind::MovingAveragePerChannelMinMax { averaging_constant },
             QDType::QInt8,
             QScheme::PerChannelSymmetric,
         ),
-        weight(
-            ObserverKind::Histogram { bins: 77 },
-            QDType::QInt8,
-            symmetric,
-        ),
-        weight(
-            ObserverKind::OnnxRuntime,
-            QDType::QUInt8,
-            QScheme::PerChannelAffine,
-        ),
+        weight(ObserverKind::Histogram { bins: 77 }, QDType::QInt8, symmetric),
+        weight(ObserverKind::OnnxRuntime, QDType::QUInt8, QScheme::PerChannelAffine),
     ];
     let QConfig::Int8 { activation, .. } = QConfig::onnxruntime(OnnxRuntimeOptions::default())
     else {
@@ -97,41 +73,23 @@ fn specs() -> Vec<QConfigSpec> {
         "0x1",
         "\u{7f}\u{85}\u{2028}\u{feff}\u{1}",
     ];
-    let mut all: Vec<_> = QConfigSpec::PRESETS
-        .map(|name| QConfigSpec::preset(name).expect(name))
-        .into();
+    let mut all: Vec<_> =
+        QConfigSpec::PRESETS.map(|name| QConfigSpec::preset(name).expect(name)).into();
     all.push(QConfigSpec::new());
     all.push(QConfigSpec::new().embeddings());
-    all.push(
-        QConfigSpec::int8()
-            .embeddings()
-            .min_params(1000)
-            .exclude(names),
-    );
+    all.push(QConfigSpec::int8().embeddings().min_params(1000).exclude(names));
     all.push(QConfigSpec::default_kinds(QConfig::int8()));
+    all.push(QConfigSpec::int8().exclude(["a"]).name("b", QConfig::float16()).name("a", None));
     all.push(
-        QConfigSpec::int8()
-            .exclude(["a"])
-            .name("b", QConfig::float16())
-            .name("a", None),
-    );
-    all.push(
-        QConfigSpec::int8()
-            .kind(LayerKind::custom("Conv"), None)
-            .regex(r"^\d+\.(a|b){1,3}$", None),
+        QConfigSpec::int8().kind(LayerKind::custom("Conv"), None).regex(r"^\d+\.(a|b){1,3}$", None),
     );
     let mut each = QConfigSpec::float16();
     for name in names {
         each = each.name(name, QConfig::float16());
     }
-    let mut qconfigs = [HalfType::Float16, HalfType::BFloat16]
-        .map(QConfig::Half)
-        .to_vec();
+    let mut qconfigs = [HalfType::Float16, HalfType::BFloat16].map(QConfig::Half).to_vec();
     for weight in weights {
-        let dynamic = |activation| QConfig::Int8 {
-            weight: weight.clone(),
-            activation,
-        };
+        let dynamic = |activation| QConfig::Int8 { weight: weight.clone(), activation };
         qconfigs.extend(activations.map(dynamic));
         qconfigs.push(QConfig::Table(weight));
     }
@@ -150,22 +108,10 @@ fn specs_come_back_as_they_were_written() {
         let json = spec.to_json().expect("writes");
         let case = |text: &str| format!("{spec}\n{text}");
         let reads = [
-            (
-                "yaml",
-                QConfigSpec::from_yaml(&yaml).map_err(|e| e.to_string()),
-            ),
-            (
-                "json",
-                QConfigSpec::from_json(&json).map_err(|e| e.to_string()),
-            ),
-            (
-                "serde_json",
-                serde_json::from_str(&json).map_err(|e| e.to_string()),
-            ),
-            (
-                "serde_saphyr",
-                serde_saphyr::from_str(&yaml).map_err(|e| e.to_string()),
-            ),
+            ("yaml", QConfigSpec::from_yaml(&yaml).map_err(|e| e.to_string())),
+            ("json", QConfigSpec::from_json(&json).map_err(|e| e.to_string())),
+            ("serde_json", serde_json::from_str(&json).map_err(|e| e.to_string())),
+            ("serde_saphyr", serde_saphyr::from_str(&yaml).map_err(|e| e.to_string())),
         ];
         for (reader, read) in reads {
             match read {
@@ -181,10 +127,7 @@ fn parts_of_a_spec_come_back_too() {
     for name in QConfig::PRESETS {
         let qconfig = QConfig::preset(name).expect(name);
         let json = serde_json::to_string(&qconfig).expect("writes");
-        assert_eq!(
-            serde_json::from_str::<QConfig>(&json).expect(&json),
-            qconfig
-        );
+        assert_eq!(serde_json::from_str::<QConfig>(&json).expect(&json), qconfig);
         if let QConfig::Int8 { weight, activation } = &qconfig {
             let json = serde_json::to_string(weight).expect("writes");
             let read: ObserverConfig = serde_json::from_str(&json).expect(&json);
@@ -193,34 +136,20 @@ fn parts_of_a_spec_come_back_too() {
             let read: DynamicConfig = serde_json::from_str(&json).expect(&json);
             assert_eq!(read, *activation);
         }
-        assert_eq!(
-            serde_json::from_str::<QConfig>(&format!("{name:?}")).expect(name),
-            qconfig
-        );
+        assert_eq!(serde_json::from_str::<QConfig>(&format!("{name:?}")).expect(name), qconfig);
     }
     let error =
         serde_json::from_str::<QConfig>(r#"{"weight": {"dtype": "qint9"}}"#).expect_err("a typo");
-    assert!(
-        error.to_string().starts_with("weight.dtype: unknown dtype"),
-        "{error}"
-    );
+    assert!(error.to_string().starts_with("weight.dtype: unknown dtype"), "{error}");
     let twice = serde_json::from_str::<QConfigSpec>(r#"{"preset": "int8", "preset": "default"}"#);
-    assert!(
-        twice
-            .expect_err("twice")
-            .to_string()
-            .contains("duplicate key `preset`")
-    );
+    assert!(twice.expect_err("twice").to_string().contains("duplicate key `preset`"));
 }
 
 #[test]
 fn what_is_left_out_is_as_in_pytorch() {
     let cases = [
         ("{}", QConfig::pytorch()),
-        (
-            "{weight: {qscheme: torch.per_channel_symmetric}}",
-            QConfig::per_channel(),
-        ),
+        ("{weight: {qscheme: torch.per_channel_symmetric}}", QConfig::per_channel()),
         (
             "{weight: {observer: PerChannelMinMaxObserver, dtype: torch.qint8}}",
             QConfig::per_channel(),
@@ -231,14 +160,8 @@ fn what_is_left_out_is_as_in_pytorch() {
         ),
         ("{weight: {dtype: torch.float16}}", QConfig::float16()),
         ("{weight: {dtype: bfloat16}}", QConfig::bfloat16()),
-        (
-            "{weight: {dtype: torch.bfloat16}, activation: bfloat16}",
-            QConfig::bfloat16(),
-        ),
-        (
-            "{weight: {qscheme: per_channel_affine_float_qparams}}",
-            QConfig::table(),
-        ),
+        ("{weight: {dtype: torch.bfloat16}, activation: bfloat16}", QConfig::bfloat16()),
+        ("{weight: {qscheme: per_channel_affine_float_qparams}}", QConfig::table()),
         (
             "{weight: {observer: OnnxRuntimeObserver}, activation: {arithmetic: onnxruntime}}",
             QConfig::onnxruntime(OnnxRuntimeOptions::default()),
@@ -266,17 +189,13 @@ fn what_is_left_out_is_as_in_pytorch() {
         ),
         (
             "MovingAverageMinMaxObserver",
-            ObserverKind::MovingAverageMinMax {
-                averaging_constant: 0.01,
-            },
+            ObserverKind::MovingAverageMinMax { averaging_constant: 0.01 },
             QDType::QInt8,
             QScheme::PerTensorSymmetric,
         ),
         (
             "MovingAveragePerChannelMinMaxObserver, dtype: quint8",
-            ObserverKind::MovingAveragePerChannelMinMax {
-                averaging_constant: 0.01,
-            },
+            ObserverKind::MovingAveragePerChannelMinMax { averaging_constant: 0.01 },
             QDType::QUInt8,
             QScheme::PerChannelAffine,
         ),
@@ -332,20 +251,13 @@ rules:
   qconfig: null
 ";
     assert_eq!(yaml, expected);
-    let yaml = QConfigSpec::int8()
-        .min_params(10)
-        .to_yaml()
-        .expect("writes");
+    let yaml = QConfigSpec::int8().min_params(10).to_yaml().expect("writes");
     assert_eq!(yaml, "preset: int8\nmin_params: 10\n");
 }
 
 #[test]
 fn every_cut_of_a_spec_is_a_spec_or_an_error() {
-    let yaml = specs()
-        .pop()
-        .expect("the largest")
-        .to_yaml()
-        .expect("writes");
+    let yaml = specs().pop().expect("the largest").to_yaml().expect("writes");
     let head: String = yaml.chars().take(1500).collect();
     for (cut, _) in head.char_indices() {
         let _ = QConfigSpec::from_yaml(&head[..cut]);
@@ -363,53 +275,27 @@ fn files_are_read_by_their_extension() {
     };
     for name in ["a.yaml", "a.yml", "a.YAML"] {
         let path = write(name, b"preset: int8\n");
-        assert_eq!(
-            QConfigSpec::from_file(path).expect(name),
-            QConfigSpec::int8()
-        );
+        assert_eq!(QConfigSpec::from_file(path).expect(name), QConfigSpec::int8());
     }
     let json = write("a.json", br#"{"preset": "default"}"#);
-    assert_eq!(
-        QConfigSpec::from_file(&json).expect("json"),
-        QConfigSpec::pytorch()
-    );
+    assert_eq!(QConfigSpec::from_file(&json).expect("json"), QConfigSpec::pytorch());
 
     let faults = [
-        (
-            write("b.json", b"preset: int8\n"),
-            "b.json: line 1, column 1: expected value",
-        ),
-        (
-            write("b.yaml", b"\n  preset: in8"),
-            "b.yaml: line 2, column 11, preset: unknown preset",
-        ),
-        (
-            write("c.yaml", b"preset: int8\na: \xff\xfe"),
-            "c.yaml: line 2, column 4: expected UTF-8",
-        ),
+        (write("b.json", b"preset: int8\n"), "b.json: line 1, column 1: expected value"),
+        (write("b.yaml", b"\n  preset: in8"), "b.yaml: line 2, column 11, preset: unknown preset"),
+        (write("c.yaml", b"preset: int8\na: \xff\xfe"), "c.yaml: line 2, column 4: expected UTF-8"),
         (
             write("d.toml", b""),
             r#"d.toml: invalid extension: expected yaml, yml or json, got "toml""#,
         ),
-        (
-            write("e", b""),
-            "e: invalid extension: expected yaml, yml or json, got none",
-        ),
-        (
-            write("f.yaml", b""),
-            "f.yaml: line 1, column 1: expected a spec",
-        ),
-        (
-            write("g.yaml", &vec![b' '; 3 << 20]),
-            "g.yaml: line 1, column 1: expected at most",
-        ),
+        (write("e", b""), "e: invalid extension: expected yaml, yml or json, got none"),
+        (write("f.yaml", b""), "f.yaml: line 1, column 1: expected a spec"),
+        (write("g.yaml", &vec![b' '; 3 << 20]), "g.yaml: line 1, column 1: expected at most"),
         (folder.path().join("none.yaml"), "none.yaml: "),
         (folder.path().to_owned(), ": invalid extension"),
     ];
     for (path, expected) in faults {
-        let error = QConfigSpec::from_file(&path)
-            .map(|_| ())
-            .expect_err(expected);
+        let error = QConfigSpec::from_file(&path).map(|_| ()).expect_err(expected);
         assert!(error.file().is_some(), "{error:?}");
         assert!(error.to_string().contains(expected), "{expected}\n{error}");
     }
@@ -433,8 +319,5 @@ fn a_custom_observer_is_not_written_but_reported() {
     }
     let report = quantize_dynamic(&mut Toy::new(), &spec).expect("a toy takes anything");
     let report = serde_json::to_string(&report).expect("a report");
-    assert!(
-        report.contains(r#""observer":"Custom(Percentile)""#),
-        "{report}"
-    );
+    assert!(report.contains(r#""observer":"Custom(Percentile)""#), "{report}");
 }

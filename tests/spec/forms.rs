@@ -23,10 +23,7 @@ struct Model {
 }
 
 fn model() -> Model {
-    let block = || Block {
-        query: Toy::new(),
-        value: Toy::new(),
-    };
+    let block = || Block { query: Toy::new(), value: Toy::new() };
     Model {
         encoder: vec![block(), block()],
         table: Toy::of(LayerKind::Embedding),
@@ -92,27 +89,16 @@ fn every_rank_beats_a_preset_and_only_an_exact_name_beats_min_params() {
     let table = |spec: QConfigSpec| spec.name("table", QConfig::pytorch());
     for (rank, add) in RANKS {
         for qconfig in [Some(QConfig::pytorch()), None] {
-            let report = quantize(&table(add(
-                QConfigSpec::int8().min_params(0),
-                qconfig.clone(),
-            )));
+            let report = quantize(&table(add(QConfigSpec::int8().min_params(0), qconfig.clone())));
             match (outcome(&report, "encoder.0.query"), qconfig) {
                 (Outcome::Swapped { to }, Some(qconfig)) => assert_eq!(to, qconfig, "{rank}"),
-                (
-                    Outcome::Left {
-                        reason: LeftReason::KeptFloat { .. },
-                    },
-                    None,
-                ) => {}
+                (Outcome::Left { reason: LeftReason::KeptFloat { .. } }, None) => {}
                 other => panic!("{rank}: {other:?}"),
             }
         }
         let spec = add(QConfigSpec::int8().min_params(0), Some(QConfig::pytorch())).min_params(5);
         let got = outcome(&quantize(&table(spec)), "encoder.0.query");
-        let small = LeftReason::TooSmall {
-            parameters: 4,
-            min_params: 5,
-        };
+        let small = LeftReason::TooSmall { parameters: 4, min_params: 5 };
         match rank {
             "exact name" => assert!(matches!(got, Outcome::Swapped { .. }), "{rank}: {got:?}"),
             _ => assert_eq!(got, Outcome::Left { reason: small }, "{rank}"),
@@ -122,100 +108,50 @@ fn every_rank_beats_a_preset_and_only_an_exact_name_beats_min_params() {
 
 #[test]
 fn min_params_counts_elements_and_says_so() {
-    assert_eq!(
-        quantize(&QConfigSpec::int8().min_params(0).min_params(4))
-            .swapped()
-            .count(),
-        5
-    );
-    let error = quantize_dynamic(
-        &mut model(),
-        &QConfigSpec::int8().min_params(0).min_params(5),
-    );
+    assert_eq!(quantize(&QConfigSpec::int8().min_params(0).min_params(4)).swapped().count(), 5);
+    let error = quantize_dynamic(&mut model(), &QConfigSpec::int8().min_params(0).min_params(5));
     assert_eq!(
         error.unwrap_err().to_string(),
         "nothing to quantize: min_params is 5, and what rules match is smaller, such as encoder.0.query with 4 weight elements; min_params(0) leaves none"
     );
-    let spec = QConfigSpec::int8()
-        .min_params(0)
-        .min_params(5)
-        .name("head", QConfig::int8());
+    let spec = QConfigSpec::int8().min_params(0).min_params(5).name("head", QConfig::int8());
     let report = quantize(&spec);
     assert_eq!(swapped(&report), ["head"]);
     assert!(
-        report
-            .to_string()
-            .contains("left: 4 weight elements, fewer than min_params = 5"),
+        report.to_string().contains("left: 4 weight elements, fewer than min_params = 5"),
         "{report}"
     );
     // A layer that stays float, or was quantized before, reports that instead of its size.
     let mut twice = model();
     quantize_dynamic(&mut twice, &QConfigSpec::int8().min_params(0)).expect("quantizes");
     let report = quantize_dynamic(&mut twice, &spec).expect("finds all done");
-    assert_eq!(
-        outcome(&report, "head"),
-        Outcome::Left {
-            reason: LeftReason::AlreadyQuantized
-        }
-    );
+    assert_eq!(outcome(&report, "head"), Outcome::Left { reason: LeftReason::AlreadyQuantized });
     let report = quantize(&spec.exclude(["encoder"]));
     let left = outcome(&report, "encoder.1.value");
-    assert!(
-        matches!(
-            left,
-            Outcome::Left {
-                reason: LeftReason::KeptFloat { .. }
-            }
-        ),
-        "{left:?}"
-    );
+    assert!(matches!(left, Outcome::Left { reason: LeftReason::KeptFloat { .. } }), "{left:?}");
 }
 
 #[test]
 fn lists_of_names_and_of_kinds() {
-    let spec = QConfigSpec::int8()
-        .min_params(0)
-        .exclude(["encoder.0", "head"]);
-    assert_eq!(
-        swapped(&quantize(&spec)),
-        ["encoder.1.query", "encoder.1.value"]
-    );
+    let spec = QConfigSpec::int8().min_params(0).exclude(["encoder.0", "head"]);
+    assert_eq!(swapped(&quantize(&spec)), ["encoder.1.query", "encoder.1.value"]);
     let none: [&str; 0] = [];
-    assert_eq!(
-        QConfigSpec::int8().min_params(0).exclude(none),
-        QConfigSpec::int8().min_params(0)
-    );
+    assert_eq!(QConfigSpec::int8().min_params(0).exclude(none), QConfigSpec::int8().min_params(0));
     let typo = quantize_dynamic(
         &mut model(),
-        &QConfigSpec::int8()
-            .min_params(0)
-            .exclude(["head", "encodre"]),
+        &QConfigSpec::int8().min_params(0).exclude(["head", "encodre"]),
     );
-    assert!(
-        typo.unwrap_err()
-            .to_string()
-            .contains(r#"nearest name is "encoder""#)
-    );
+    assert!(typo.unwrap_err().to_string().contains(r#"nearest name is "encoder""#));
 
     let q = QConfig::per_channel();
     let kinds = QConfigSpec::of([LayerKind::Embedding], q.clone());
     assert_eq!(swapped(&quantize(&kinds)), ["table"]);
     let names = QConfigSpec::of(vec!["encoder.1".to_owned(), "head".to_owned()], q.clone());
-    assert_eq!(
-        swapped(&quantize(&names)),
-        ["encoder.1.query", "encoder.1.value", "head"]
-    );
-    let both = QConfigSpec::of(
-        [Target::from(LayerKind::Embedding), "head".into()],
-        q.clone(),
-    );
+    assert_eq!(swapped(&quantize(&names)), ["encoder.1.query", "encoder.1.value", "head"]);
+    let both = QConfigSpec::of([Target::from(LayerKind::Embedding), "head".into()], q.clone());
     assert_eq!(swapped(&quantize(&both)), ["table", "head"]);
     let absent = quantize_dynamic(&mut model(), &QConfigSpec::of([LayerKind::GRU], q));
-    assert!(
-        absent
-            .as_ref()
-            .is_err_and(|error| error.kind() == ErrorKind::Unmatched)
-    );
+    assert!(absent.as_ref().is_err_and(|error| error.kind() == ErrorKind::Unmatched));
 }
 
 #[test]
@@ -232,16 +168,9 @@ fn presets_give_what_they_say() {
         ("per_channel", QConfig::per_channel(), 6),
         ("float16", QConfig::float16(), 7),
         ("bfloat16", QConfig::bfloat16(), 7),
-        (
-            "onnxruntime",
-            QConfig::onnxruntime(OnnxRuntimeOptions::default()),
-            9,
-        ),
+        ("onnxruntime", QConfig::onnxruntime(OnnxRuntimeOptions::default()), 9),
     ];
-    assert_eq!(
-        cases.each_ref().map(|(name, ..)| *name),
-        QConfigSpec::PRESETS
-    );
+    assert_eq!(cases.each_ref().map(|(name, ..)| *name), QConfigSpec::PRESETS);
     for (name, qconfig, kinds) in cases {
         let spec = QConfigSpec::preset(name).expect(name);
         // The minimum, and the output projection.
@@ -257,10 +186,7 @@ fn presets_give_what_they_say() {
         let table = swapped_to(QConfig::table().eps(f32::MIN_POSITIVE));
         assert_eq!(to(&spec.embeddings(), "table"), table, "{name}");
     }
-    assert_eq!(
-        to(&QConfigSpec::new().embeddings(), "head"),
-        left(LeftReason::NoRule)
-    );
+    assert_eq!(to(&QConfigSpec::new().embeddings(), "head"), left(LeftReason::NoRule));
 }
 
 #[test]
@@ -283,10 +209,7 @@ fn groups_are_written_and_read() -> candle_dynquant::Result<()> {
     let spec = QConfigSpec::from_yaml(text)?;
     assert!(spec.to_yaml()?.contains("activation: per_row"));
     assert_eq!(QConfigSpec::from_yaml(&spec.to_yaml()?)?, spec);
-    assert!(
-        spec.to_string()
-            .contains("int4 in groups of 32, activations per row")
-    );
+    assert!(spec.to_string().contains("int4 in groups of 32, activations per row"));
     Ok(())
 }
 
@@ -296,12 +219,7 @@ fn onnxruntimes_options_are_its_own() {
         (QDType::QInt8, None, false, QScheme::PerTensorSymmetric),
         (QDType::QUInt8, None, false, QScheme::PerTensorAffine),
         (QDType::QInt8, Some(false), true, QScheme::PerChannelAffine),
-        (
-            QDType::QUInt8,
-            Some(true),
-            true,
-            QScheme::PerChannelSymmetric,
-        ),
+        (QDType::QUInt8, Some(true), true, QScheme::PerChannelSymmetric),
     ];
     for (weight_type, weight_symmetric, per_channel, qscheme) in cases {
         for reduce_range in [false, true] {
@@ -316,10 +234,7 @@ fn onnxruntimes_options_are_its_own() {
             // Weights alone are reduced.
             let mut activation = DynamicConfig::new(Granularity::PerTensor, false);
             activation.arithmetic = Arithmetic::OnnxRuntime;
-            let expected = QConfig::Int8 {
-                weight: expected,
-                activation,
-            };
+            let expected = QConfig::Int8 { weight: expected, activation };
             assert_eq!(qconfig, expected);
         }
     }
@@ -334,15 +249,9 @@ fn words_are_read_as_they_are_written_and_typos_get_the_nearest() {
     for kind in kinds.concat() {
         assert_eq!(kind.to_string().parse::<LayerKind>().expect("a kind"), kind);
         let json = serde_json::to_string(&kind).expect("writes");
-        assert_eq!(
-            serde_json::from_str::<LayerKind>(&json).expect("reads"),
-            kind
-        );
+        assert_eq!(serde_json::from_str::<LayerKind>(&json).expect("reads"), kind);
     }
-    assert_eq!(
-        "torch.qint8".parse::<QDType>().expect("a dtype"),
-        QDType::QInt8
-    );
+    assert_eq!("torch.qint8".parse::<QDType>().expect("a dtype"), QDType::QInt8);
     for word in [
         "per_tensor_symmetric",
         "per_tensor_affine",
@@ -358,46 +267,22 @@ fn words_are_read_as_they_are_written_and_typos_get_the_nearest() {
             QConfigSpec::preset("in8").map(|_| ()),
             r#"unknown preset: expected one of int8, int8_reduce_range, int8_groups, int4, pytorch, per_channel, float16, bfloat16, onnxruntime, got "in8"; did you mean `int8`?"#,
         ),
-        (
-            QConfig::preset("pytroch").map(|_| ()),
-            "did you mean `pytorch`?",
-        ),
-        (
-            "Liner".parse::<LayerKind>().map(|_| ()),
-            "did you mean `Linear`?",
-        ),
+        (QConfig::preset("pytroch").map(|_| ()), "did you mean `pytorch`?"),
+        ("Liner".parse::<LayerKind>().map(|_| ()), "did you mean `Linear`?"),
         (
             "Pooling".parse::<LayerKind>().map(|_| ()),
             r#"GRUCell, Conv1d, Conv2d, ConvTranspose1d, Embedding, Attention, Custom(name), got "Pooling""#,
         ),
         ("Custom()".parse::<LayerKind>().map(|_| ()), "unknown kind"),
-        (
-            "int8".parse::<QDType>().map(|_| ()),
-            "did you mean `qint8`?",
-        ),
-        (
-            "torch.qint9".parse::<QDType>().map(|_| ()),
-            "did you mean `qint8`?",
-        ),
-        (
-            "per_chanel_affine".parse::<QScheme>().map(|_| ()),
-            "did you mean `per_channel_affine`?",
-        ),
-        (
-            "per_token".parse::<Granularity>().map(|_| ()),
-            "expected one of per_tensor, per_row",
-        ),
-        (
-            "onnx".parse::<Arithmetic>().map(|_| ()),
-            "did you mean `onnxruntime`?",
-        ),
+        ("int8".parse::<QDType>().map(|_| ()), "did you mean `qint8`?"),
+        ("torch.qint9".parse::<QDType>().map(|_| ()), "did you mean `qint8`?"),
+        ("per_chanel_affine".parse::<QScheme>().map(|_| ()), "did you mean `per_channel_affine`?"),
+        ("per_token".parse::<Granularity>().map(|_| ()), "expected one of per_tensor, per_row"),
+        ("onnx".parse::<Arithmetic>().map(|_| ()), "did you mean `onnxruntime`?"),
     ];
     for (result, expected) in errors {
         let error = result.expect_err(expected).to_string();
-        assert!(
-            error.contains(expected),
-            "expected {expected:?}, got {error:?}"
-        );
+        assert!(error.contains(expected), "expected {expected:?}, got {error:?}");
     }
     for name in QConfig::PRESETS {
         let long = format!("{name}_qconfig");
@@ -431,28 +316,14 @@ fn rules_take_one_or_many() {
     let pairs = [
         (new().exclude("head"), new().exclude(["head"])),
         (new().exclude("head".to_owned()), new().name("head", None)),
-        (
-            new().exclude(&["a", "b"][..]),
-            new().exclude(vec!["a", "b"]),
-        ),
+        (new().exclude(&["a", "b"][..]), new().exclude(vec!["a", "b"])),
         (new().exclude(&list), new().exclude(&array)),
-        (
-            new().exclude(LayerKind::LSTM),
-            new().kind(LayerKind::LSTM, None),
-        ),
-        (
-            QConfigSpec::of("head", q.clone()),
-            new().name("head", q.clone()),
-        ),
-        (
-            QConfigSpec::of(LayerKind::GRU, q.clone()),
-            new().kind([LayerKind::GRU], q.clone()),
-        ),
+        (new().exclude(LayerKind::LSTM), new().kind(LayerKind::LSTM, None)),
+        (QConfigSpec::of("head", q.clone()), new().name("head", q.clone())),
+        (QConfigSpec::of(LayerKind::GRU, q.clone()), new().kind([LayerKind::GRU], q.clone())),
         (
             new().kind([LayerKind::GRU, LayerKind::LSTM], q.clone()),
-            new()
-                .kind(LayerKind::GRU, q.clone())
-                .kind(LayerKind::LSTM, q),
+            new().kind(LayerKind::GRU, q.clone()).kind(LayerKind::LSTM, q),
         ),
         (new().exclude(array), new().exclude(list)),
     ];
@@ -497,10 +368,7 @@ fn heads_have_a_configuration_of_their_own() -> candle_dynquant::Result<()> {
     for (spec, text) in [
         (int4.clone(), "preset: int4"),
         (int4.clone().head(None), "preset: int4\nhead: null"),
-        (
-            QConfigSpec::int8().head(QConfig::float16()),
-            "preset: int8\nhead: float16",
-        ),
+        (QConfigSpec::int8().head(QConfig::float16()), "preset: int8\nhead: float16"),
     ] {
         assert_eq!(spec.to_yaml()?.trim(), text);
         assert_eq!(QConfigSpec::from_yaml(text)?, spec);

@@ -83,19 +83,11 @@ fn mistakes_are_told_where_they_are() {
         ("preset: \0", "line 1, column 9: ".into()),
     ];
     for (text, expected) in cases {
-        let error = QConfigSpec::from_yaml(text)
-            .map(|s| s.to_string())
-            .expect_err(text);
-        assert!(
-            error.kind() == ErrorKind::InvalidConfig,
-            "{text:?}: {error:?}"
-        );
+        let error = QConfigSpec::from_yaml(text).map(|s| s.to_string()).expect_err(text);
+        assert!(error.kind() == ErrorKind::InvalidConfig, "{text:?}: {error:?}");
         let error = error.to_string();
         if expected.starts_with("line ") {
-            assert!(
-                error.starts_with(&expected),
-                "{text:?}:\n{expected}\n{error}"
-            )
+            assert!(error.starts_with(&expected), "{text:?}:\n{expected}\n{error}")
         } else {
             assert!(
                 error.starts_with("line 1, ") && error.contains(&expected),
@@ -108,28 +100,16 @@ fn mistakes_are_told_where_they_are() {
 #[test]
 fn json_is_json_and_its_mistakes_have_places_too() {
     let cases = [
-        (
-            "{\n  \"preset\": \"in8\"\n}",
-            "line 2, column 13, preset: unknown preset",
-        ),
+        ("{\n  \"preset\": \"in8\"\n}", "line 2, column 13, preset: unknown preset"),
         (
             "{\n\t\"rules\": [\n\t\t{\"kind\": \"LSMT\", \"qconfig\": null}]}",
             "line 3, column 12, rules[0].kind: unknown kind",
         ),
         ("preset: int8", "line 1, column 1: expected value"),
-        (
-            "{\"preset\": \"int8\",}",
-            "line 1, column 19: key must be a string",
-        ),
-        (
-            "{\"preset\": \"int8\"} x",
-            "line 1, column 20: trailing characters",
-        ),
+        ("{\"preset\": \"int8\",}", "line 1, column 19: key must be a string"),
+        ("{\"preset\": \"int8\"} x", "line 1, column 20: trailing characters"),
         ("{'preset': 1}", "line 1, column 2: key must be a string"),
-        (
-            "{\"preset\": \"int8\"",
-            "line 1, column 17: EOF while parsing an object",
-        ),
+        ("{\"preset\": \"int8\"", "line 1, column 17: EOF while parsing an object"),
         ("", "line 1, column 0: EOF while parsing a value"),
         ("{\"min_params\": 1e999}", "line 1, column 16: "),
         (
@@ -139,21 +119,13 @@ fn json_is_json_and_its_mistakes_have_places_too() {
         ("{\"exclude\": [\"\\ud800\"]}", "line 1, column "),
     ];
     for (text, expected) in cases {
-        let error = QConfigSpec::from_json(text)
-            .map(|s| s.to_string())
-            .expect_err(text)
-            .to_string();
-        assert!(
-            error.starts_with(expected),
-            "{text:?}:\n{expected}\n{error}"
-        );
+        let error =
+            QConfigSpec::from_json(text).map(|s| s.to_string()).expect_err(text).to_string();
+        assert!(error.starts_with(expected), "{text:?}:\n{expected}\n{error}");
     }
     let escaped = r#"{"exclude": ["\ud83d\ude00", "a\/b", "\u0000\u007f", "tab\t"]}"#;
     let names = ["😀", "a/b", "\0\u{7f}", "tab\t"];
-    assert_eq!(
-        QConfigSpec::from_json(escaped).expect("reads"),
-        QConfigSpec::new().exclude(names)
-    );
+    assert_eq!(QConfigSpec::from_json(escaped).expect("reads"), QConfigSpec::new().exclude(names));
 }
 
 /// Names longer than YAML accepts as a key without quotes.
@@ -180,29 +152,20 @@ fn json_is_not_read_as_yaml() {
     }
     let surrogate = "{\"preset\":\n \"\\ud800\"}";
     let error = QConfigSpec::from_json(surrogate).expect_err("half a pair");
-    assert!(
-        error.to_string().starts_with("line 2, column 2: "),
-        "{error}"
-    );
+    assert!(error.to_string().starts_with("line 2, column 2: "), "{error}");
 }
 
 #[test]
 fn a_byte_order_mark_is_no_part_of_a_spec() {
     for (text, read) in [
-        (
-            "{\"preset\": \"int8\"}",
-            QConfigSpec::from_json as fn(&str) -> _,
-        ),
+        ("{\"preset\": \"int8\"}", QConfigSpec::from_json as fn(&str) -> _),
         ("preset: int8", QConfigSpec::from_yaml),
     ] {
         let marked = format!("\u{feff}{text}");
         assert_eq!(read(&marked).expect(text), QConfigSpec::int8(), "{text}");
         let mistake = marked.replace("int8", "in8");
         let place = read(&text.replace("int8", "in8")).expect_err(text);
-        assert_eq!(
-            read(&mistake).expect_err(text).to_string(),
-            place.to_string()
-        );
+        assert_eq!(read(&mistake).expect_err(text).to_string(), place.to_string());
     }
 }
 
@@ -222,10 +185,7 @@ fn rules_and_regexes_are_counted() {
     for pattern in usual {
         let spec = QConfigSpec::from_yaml(&rules(100, &format!("regex: '{pattern}'")));
         let spec = spec.expect("regexes as people write them");
-        assert_eq!(
-            QConfigSpec::from_json(&spec.to_json().expect("JSON")).expect("JSON"),
-            spec
-        );
+        assert_eq!(QConfigSpec::from_json(&spec.to_json().expect("JSON")).expect("JSON"), spec);
     }
     let cases = [
         (
@@ -274,10 +234,7 @@ fn hostile_text_is_refused() {
         ("laughs", laughs),
         ("brackets", "[".repeat(500_000)),
         ("braces", "{a: ".repeat(200_000)),
-        (
-            "json deep",
-            format!("{}1{}", "[".repeat(300_000), "]".repeat(300_000)),
-        ),
+        ("json deep", format!("{}1{}", "[".repeat(300_000), "]".repeat(300_000))),
         ("stairs", stairs),
         ("dashes", "- ".repeat(400_000)),
         ("many keys", keys),

@@ -37,11 +37,7 @@ fn model() -> Model {
         },
         output: Toy::new(),
     };
-    Model {
-        layer: (0..11).map(block).collect(),
-        rnn: Toy::of(LayerKind::LSTM),
-        head: Toy::new(),
-    }
+    Model { layer: (0..11).map(block).collect(), rnn: Toy::of(LayerKind::LSTM), head: Toy::new() }
 }
 
 const A: QConfig = QConfig::int8();
@@ -52,10 +48,7 @@ const C: QConfig = QConfig::per_channel();
 #[track_caller]
 fn outcome(case: &str, report: &Report, path: &str) -> Option<QConfig> {
     let layer = report.layers.iter().find(|l| l.path == path);
-    match &layer
-        .unwrap_or_else(|| panic!("{case}: no layer {path}"))
-        .outcome
-    {
+    match &layer.unwrap_or_else(|| panic!("{case}: no layer {path}")).outcome {
         Outcome::Swapped { to } => Some(to.clone()),
         _ => None,
     }
@@ -76,16 +69,10 @@ fn the_most_particular_rule_wins() {
     let query = "layer.1.attention.query";
     let cases: Vec<(&str, QConfigSpec, Option<QConfig>)> = vec![
         ("preset", QConfigSpec::int8().min_params(0), Some(A)),
-        (
-            "kind over preset",
-            QConfigSpec::int8().min_params(0).kind(LayerKind::Linear, B),
-            Some(B),
-        ),
+        ("kind over preset", QConfigSpec::int8().min_params(0).kind(LayerKind::Linear, B), Some(B)),
         (
             "later kind over earlier",
-            QConfigSpec::new()
-                .kind(LayerKind::Linear, B)
-                .kind(LayerKind::Linear, C),
+            QConfigSpec::new().kind(LayerKind::Linear, B).kind(LayerKind::Linear, C),
             Some(C),
         ),
         (
@@ -93,11 +80,7 @@ fn the_most_particular_rule_wins() {
             QConfigSpec::new().name("", B).kind(LayerKind::Linear, C),
             Some(B),
         ),
-        (
-            "ancestor over whole model",
-            QConfigSpec::new().name("layer", B).name("", C),
-            Some(B),
-        ),
+        ("ancestor over whole model", QConfigSpec::new().name("layer", B).name("", C), Some(B)),
         (
             "nearer ancestor over farther, whichever comes first",
             QConfigSpec::new().name("layer.1", B).name("layer", C),
@@ -110,28 +93,16 @@ fn the_most_particular_rule_wins() {
         ),
         (
             "regex over ancestor",
-            QConfigSpec::new()
-                .regex("query$", B)
-                .name("layer.1.attention", C),
+            QConfigSpec::new().regex("query$", B).name("layer.1.attention", C),
             Some(B),
         ),
         (
             "later regex over earlier",
-            QConfigSpec::new()
-                .regex(r"^layer\.1\.attention\.query$", B)
-                .regex("query", C),
+            QConfigSpec::new().regex(r"^layer\.1\.attention\.query$", B).regex("query", C),
             Some(C),
         ),
-        (
-            "exact over regex",
-            QConfigSpec::new().name(query, B).regex("query", C),
-            Some(B),
-        ),
-        (
-            "later exact over earlier",
-            QConfigSpec::new().name(query, B).name(query, C),
-            Some(C),
-        ),
+        ("exact over regex", QConfigSpec::new().name(query, B).regex("query", C), Some(B)),
+        ("later exact over earlier", QConfigSpec::new().name(query, B).name(query, C), Some(C)),
         (
             "exact keep-float over regex",
             QConfigSpec::new().name(query, None).regex("query|head", C),
@@ -154,9 +125,7 @@ fn the_most_particular_rule_wins() {
         ),
         (
             "checkpoint name",
-            QConfigSpec::new()
-                .name("bert.encoder.1.q_proj", B)
-                .name("", C),
+            QConfigSpec::new().name("bert.encoder.1.q_proj", B).name("", C),
             Some(B),
         ),
         (
@@ -164,11 +133,7 @@ fn the_most_particular_rule_wins() {
             QConfigSpec::new().regex(r"^bert\..*\.1\.q_proj$", B),
             Some(B),
         ),
-        (
-            "ancestor by checkpoint name",
-            QConfigSpec::new().name("bert.encoder.1", B),
-            Some(B),
-        ),
+        ("ancestor by checkpoint name", QConfigSpec::new().name("bert.encoder.1", B), Some(B)),
         ("no rule", QConfigSpec::new().kind(LayerKind::LSTM, B), None),
     ];
     for (case, spec, expected) in cases {
@@ -189,11 +154,7 @@ fn the_report_says_why_a_layer_was_left() {
     let spec = QConfigSpec::int8().min_params(0).name("layer.0", None);
     let report = quantize_dynamic(&mut model, &spec).expect("quantizes");
     let reasons: Vec<_> = report.left().map(|l| (&*l.path, &l.outcome)).collect();
-    let kept = Outcome::Left {
-        reason: LeftReason::KeptFloat {
-            rule: "name \"layer.0\"".into(),
-        },
-    };
+    let kept = Outcome::Left { reason: LeftReason::KeptFloat { rule: "name \"layer.0\"".into() } };
     assert_eq!(
         reasons,
         [
@@ -202,16 +163,11 @@ fn the_report_says_why_a_layer_was_left() {
             ("layer.0.output", &kept)
         ]
     );
-    assert_eq!(
-        report.opaque[0].path, "layer.0.attention.heads",
-        "opaque fields are listed"
-    );
+    assert_eq!(report.opaque[0].path, "layer.0.attention.heads", "opaque fields are listed");
     let again = quantize_dynamic(&mut model, &QConfigSpec::int8().min_params(0))
         .expect("quantizes the rest");
     assert_eq!(again.swapped().count(), 3, "only what was left is swapped");
-    let already = Outcome::Left {
-        reason: LeftReason::AlreadyQuantized,
-    };
+    let already = Outcome::Left { reason: LeftReason::AlreadyQuantized };
     assert!(again.left().count() > 0, "{again}");
     assert!(again.left().all(|l| l.outcome == already), "{again}");
 }
@@ -227,30 +183,22 @@ fn rules_at_fault_are_told_what_the_model_has() {
     let cases: Vec<(&str, QConfigSpec, &str)> = vec![
         (
             "misspelt name",
-            QConfigSpec::int8()
-                .min_params(0)
-                .name("layer.1.attention.qurey", None),
+            QConfigSpec::int8().min_params(0).name("layer.1.attention.qurey", None),
             r#"rule name "layer.1.attention.qurey" matches no layer: the nearest name is "layer.1.attention.query""#,
         ),
         (
             "misspelt ancestor",
-            QConfigSpec::int8()
-                .min_params(0)
-                .name("layer.1.atention", None),
+            QConfigSpec::int8().min_params(0).name("layer.1.atention", None),
             r#"rule name "layer.1.atention" matches no layer: the nearest name is "layer.1.attention""#,
         ),
         (
             "name of an opaque field",
-            QConfigSpec::int8()
-                .min_params(0)
-                .name("layer.0.attention.heads", None),
+            QConfigSpec::int8().min_params(0).name("layer.0.attention.heads", None),
             r#"rule name "layer.0.attention.heads" matches no layer: layer.0.attention.heads is a spec::common::toy::Plain, which is not a module tree"#,
         ),
         (
             "name below an opaque field",
-            QConfigSpec::int8()
-                .min_params(0)
-                .name("layer.0.attention.heads.query", None),
+            QConfigSpec::int8().min_params(0).name("layer.0.attention.heads.query", None),
             r#"layer.0.attention.heads is a spec::common::toy::Plain, which is not a module tree"#,
         ),
         (
@@ -281,13 +229,8 @@ fn rules_at_fault_are_told_what_the_model_has() {
     ];
     for (case, spec, expected) in cases {
         let mut model = model();
-        let error = quantize_dynamic(&mut model, &spec)
-            .expect_err(case)
-            .to_string();
-        assert!(
-            error.contains(expected),
-            "{case}: expected {expected:?}, got {error:?}"
-        );
+        let error = quantize_dynamic(&mut model, &spec).expect_err(case).to_string();
+        assert!(error.contains(expected), "{case}: expected {expected:?}, got {error:?}");
         assert!(!model.head.is_quantized(), "{case}: the model was changed");
     }
 }
@@ -315,10 +258,7 @@ fn a_model_without_layers_is_told_which_field_may_be_meant() {
     struct Hides {
         linear: Vec<(candle_dynquant::nn::Linear, Plain)>,
     }
-    let foreign = error(Holds::<u8> {
-        generic: std::marker::PhantomData,
-        linear: None,
-    });
+    let foreign = error(Holds::<u8> { generic: std::marker::PhantomData, linear: None });
     assert_eq!(
         foreign,
         "nothing to quantize: the model has no layers, but fields that may hold some: proj.linear is a core::option::Option<candle_nn::linear::Linear>; use candle_dynquant::nn::Linear"
@@ -352,20 +292,14 @@ fn two_layers_of_one_path_are_an_error() {
         b: Toy,
     }
     let part = || Part { dense: Toy::new() };
-    let mut flattened = Flattened {
-        a: part(),
-        b: part(),
-    };
+    let mut flattened = Flattened { a: part(), b: part() };
     let error = quantize_dynamic(&mut flattened, &QConfigSpec::int8().min_params(0))
         .expect_err("flattened");
     assert!(
         error.kind() == ErrorKind::InvalidModel && error.to_string().contains("path \"dense\""),
         "{error:?}"
     );
-    let mut below = Below {
-        a: part(),
-        b: Toy::new(),
-    };
+    let mut below = Below { a: part(), b: Toy::new() };
     let error =
         quantize_dynamic(&mut below, &QConfigSpec::int8().min_params(0)).expect_err("renamed");
     assert!(
@@ -384,10 +318,7 @@ struct Pair {
 #[test]
 fn rules_know_a_shared_layer_by_all_its_paths() {
     let inner = Arc::new(Toy::new());
-    let pair = Arc::new(Pair {
-        left: Arc::clone(&inner),
-        right: Toy::new(),
-    });
+    let pair = Arc::new(Pair { left: Arc::clone(&inner), right: Toy::new() });
     // `left` is met at 0, and then in the pair at 1, which is met again at 2.
     let names = ["0", "1.left", "2.left", "1", "2"];
     for name in names {
@@ -395,11 +326,7 @@ fn rules_know_a_shared_layer_by_all_its_paths() {
         let spec = QConfigSpec::new().name(name, A);
         let report =
             quantize_dynamic(&mut model, &spec).unwrap_or_else(|e| panic!("name {name}: {e}"));
-        assert_eq!(
-            report.layers[0].shared_as,
-            ["1.left", "2.left"],
-            "name {name}"
-        );
+        assert_eq!(report.layers[0].shared_as, ["1.left", "2.left"], "name {name}");
         assert!(model.0.is_quantized(), "name {name}: 0");
         assert!(model.2.left.is_quantized(), "name {name}: 2.left");
         assert!(
@@ -448,24 +375,15 @@ fn rules_from_code_have_the_limits_of_those_from_a_file() {
     let dear = QConfigSpec::new().regex(r"\pL{200}|", A);
     let names = QConfigSpec::new().exclude(vec!["head"; 10_001]);
     let cases = [
-        (
-            regexes,
-            "invalid number of regexes: expected at most 200, got 201",
-        ),
+        (regexes, "invalid number of regexes: expected at most 200, got 201"),
         (dear, "malformed regex"),
-        (
-            names,
-            "invalid number of rules: expected at most 10000, got 10001",
-        ),
+        (names, "invalid number of rules: expected at most 10000, got 10001"),
         // Reported at once, although the nearest name is searched for.
         (QConfigSpec::new().name("x".repeat(1 << 20), A), "rule name"),
     ];
     for (spec, expected) in cases {
         let error = quantize_dynamic(&mut model(), &spec).expect_err(expected);
-        assert!(
-            error.to_string().starts_with(expected),
-            "{expected}: {error}"
-        );
+        assert!(error.to_string().starts_with(expected), "{expected}: {error}");
     }
 }
 
@@ -473,34 +391,13 @@ fn rules_from_code_have_the_limits_of_those_from_a_file() {
 fn a_pattern_that_names_no_path_is_answered_with_the_regex() {
     for (name, expected) in [
         ("query", r#".regex(r"(^|\.)query$", ..) matches 11 layers"#),
-        (
-            "*.query",
-            r#".regex(r"(^|\.)query$", ..) matches 11 layers"#,
-        ),
-        (
-            "attention.value",
-            r#".regex(r"(^|\.)attention\.value$", ..) matches 11 layers"#,
-        ),
-        (
-            "layer.*.output",
-            r#".regex(r"^layer\..*\.output$", ..) matches 11 layers"#,
-        ),
-        (
-            "attention",
-            r#".regex(r"(^|\.)attention\.", ..) matches 22 layers"#,
-        ),
-        (
-            "*.0.output",
-            r#".regex(r"(^|\.)0\.output$", ..) matches 1 layer"#,
-        ),
-        (
-            "*.qeury",
-            "the model has layers such as layer.0.attention.query, ",
-        ),
-        (
-            "*",
-            "the model has layers such as layer.0.attention.query, ",
-        ),
+        ("*.query", r#".regex(r"(^|\.)query$", ..) matches 11 layers"#),
+        ("attention.value", r#".regex(r"(^|\.)attention\.value$", ..) matches 11 layers"#),
+        ("layer.*.output", r#".regex(r"^layer\..*\.output$", ..) matches 11 layers"#),
+        ("attention", r#".regex(r"(^|\.)attention\.", ..) matches 22 layers"#),
+        ("*.0.output", r#".regex(r"(^|\.)0\.output$", ..) matches 1 layer"#),
+        ("*.qeury", "the model has layers such as layer.0.attention.query, "),
+        ("*", "the model has layers such as layer.0.attention.query, "),
     ] {
         let mut model = model();
         let error = quantize_dynamic(&mut model, &QConfigSpec::int8().min_params(0).exclude(name));

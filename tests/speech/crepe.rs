@@ -37,10 +37,7 @@ impl Block {
             1 => (4, [254; 2]),
             _ => (1, [31, 32]),
         };
-        let config = nn::Conv2dConfig {
-            stride,
-            ..Default::default()
-        };
+        let config = nn::Conv2dConfig { stride, ..Default::default() };
         Ok(Self {
             conv: nn::Conv2d::new(get(".weight")?, Some(get(".bias")?), config),
             norm,
@@ -147,22 +144,11 @@ fn int8_is_close_to_the_reference_and_hears_its_pitches() -> Result<()> {
             }
             moved += 1;
             let lead = float[pitch] - float[heard];
-            println!(
-                "{}: frame {frame} has {heard}, float {pitch} by {lead:.4}",
-                setup.size
-            );
+            println!("{}: frame {frame} has {heard}, float {pitch} by {lead:.4}", setup.size);
             assert!(pitch.abs_diff(heard) == 1 && lead < TIE, "frame {frame}");
         }
-        println!(
-            "{}: {db:.2} dB, {moved} of {} pitches differ",
-            setup.size,
-            float.len()
-        );
-        assert!(
-            (45. ..f64::INFINITY).contains(&db),
-            "{}: {db} dB",
-            setup.size
-        );
+        println!("{}: {db:.2} dB, {moved} of {} pitches differ", setup.size, float.len());
+        assert!((45. ..f64::INFINITY).contains(&db), "{}: {db} dB", setup.size);
     }
     Ok(())
 }
@@ -184,7 +170,5 @@ fn int8_frames_do_not_depend_on_their_batch() -> Result<()> {
 
 fn highest(logits: &[f32]) -> usize {
     let pairs = logits.iter().enumerate();
-    pairs
-        .max_by(|a, b| a.1.total_cmp(b.1))
-        .map_or(0, |(i, _)| i)
+    pairs.max_by(|a, b| a.1.total_cmp(b.1)).map_or(0, |(i, _)| i)
 }

@@ -35,11 +35,7 @@ pub fn folder(variable: &str, script: &str) -> Option<std::path::PathBuf> {
 pub fn largest_difference(a: &Tensor, b: &Tensor) -> Result<f32> {
     let differences = (a - b)?.abs()?.flatten_all()?.to_vec1::<f32>()?;
     Ok(differences.into_iter().fold(0., |most, difference| {
-        if difference.is_nan() {
-            f32::INFINITY
-        } else {
-            difference.max(most)
-        }
+        if difference.is_nan() { f32::INFINITY } else { difference.max(most) }
     }))
 }
 

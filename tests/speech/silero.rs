@@ -33,11 +33,7 @@ struct Silero {
 
 impl Silero {
     fn new(vb: nn::VarBuilder<'_>) -> Result<Self> {
-        let config = |padding, stride| nn::Conv1dConfig {
-            padding,
-            stride,
-            ..Default::default()
-        };
+        let config = |padding, stride| nn::Conv1dConfig { padding, stride, ..Default::default() };
         let sizes = [(129, 128, 1), (128, 64, 2), (64, 64, 2), (64, 128, 1)];
         let encoder = sizes.iter().enumerate().map(|(i, &(from, to, stride))| {
             let vb = vb.pp(format!("encoder.{i}.reparam_conv"));

@@ -23,11 +23,7 @@ fn at(
     let calls = Cell::new(0);
     tune(model, &config(), |model: &Model| {
         calls.set(calls.get() + 1);
-        if calls.get() == n {
-            otherwise()
-        } else {
-            Ok(accuracy(model))
-        }
+        if calls.get() == n { otherwise() } else { Ok(accuracy(model)) }
     })
 }
 
@@ -95,14 +91,8 @@ fn nan_fails_and_the_search_goes_on() -> Result<()> {
 fn a_float_model_without_an_accuracy_is_an_error() {
     type Otherwise = fn() -> Result<f64, String>;
     let cases: [(Otherwise, &str); 4] = [
-        (
-            || Err("no data".into()),
-            "got the evaluation failed: no data",
-        ),
-        (
-            || panic!("on purpose"),
-            "got the evaluation failed: it panicked: on purpose",
-        ),
+        (|| Err("no data".into()), "got the evaluation failed: no data"),
+        (|| panic!("on purpose"), "got the evaluation failed: it panicked: on purpose"),
         (|| Ok(f64::NAN), "expected a finite number, got NaN"),
         (|| Ok(f64::INFINITY), "expected a finite number, got inf"),
     ];
@@ -127,32 +117,16 @@ fn a_search_can_be_cancelled_after_any_trial() -> Result<()> {
             lines.push(progress.to_string());
             assert_eq!(progress.trials, lines.len());
             assert!(progress.best.value >= progress.trial.value);
-            if progress.trials == n {
-                ControlFlow::Break(())
-            } else {
-                ControlFlow::Continue(())
-            }
+            if progress.trials == n { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
         })?;
-        assert_eq!(
-            (&outcome.stopped, outcome.trials.len()),
-            (&Stopped::Cancelled, n)
-        );
+        assert_eq!((&outcome.stopped, outcome.trials.len()), (&Stopped::Cancelled, n));
         is_the_best(&outcome, &model);
         let curve = outcome.curve();
         assert_eq!(curve.len(), n);
         let best = outcome.best().map(|trial| trial.value);
         assert_eq!(curve.last().and_then(|point| point.best), best);
-        assert!(
-            curve
-                .iter()
-                .zip(&outcome.trials)
-                .all(|(p, t)| p.score == Some(t.value))
-        );
-        assert!(
-            lines[0].starts_with("[=") && lines[0].contains("] trial 1/"),
-            "{}",
-            lines[0]
-        );
+        assert!(curve.iter().zip(&outcome.trials).all(|(p, t)| p.score == Some(t.value)));
+        assert!(lines[0].starts_with("[=") && lines[0].contains("] trial 1/"), "{}", lines[0]);
     }
     Ok(())
 }
@@ -166,20 +140,14 @@ fn a_full_disk_ends_the_search() -> Result<()> {
     if std::env::var_os(CHILD).is_none() {
         let name = "failures::a_full_disk_ends_the_search";
         let child = std::process::Command::new("sh")
-            .args([
-                "-c",
-                "trap '' XFSZ; ulimit -f 0; exec \"$0\" --exact \"$1\"",
-            ])
+            .args(["-c", "trap '' XFSZ; ulimit -f 0; exec \"$0\" --exact \"$1\""])
             .arg(std::env::current_exe().expect("this program"))
             .arg(name)
             .env(CHILD, "1")
             .output();
         let child = child.expect("a shell");
         let text = String::from_utf8_lossy(&child.stdout);
-        assert!(
-            child.status.success() && text.contains("1 passed"),
-            "{text}"
-        );
+        assert!(child.status.success() && text.contains("1 passed"), "{text}");
         return Ok(());
     }
     let mut model = model(&LOSSES);
@@ -221,10 +189,7 @@ fn a_mistake_is_an_error_and_changes_nothing() {
         assert!(tune(&mut model, &config, never).is_err(), "{config:?}");
         assert_eq!(becomes(&model), ["float"; 5]);
     }
-    let mut quantized: Model = vec![Lossy {
-        to: Some(QConfig::int8()),
-        ..Lossy::new(0.1)
-    }];
+    let mut quantized: Model = vec![Lossy { to: Some(QConfig::int8()), ..Lossy::new(0.1) }];
     let error = tune(&mut quantized, &crate::config(), never).unwrap_err();
     assert!(error.kind() == ErrorKind::Unmatched, "{error}");
 }

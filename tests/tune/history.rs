@@ -50,10 +50,7 @@ fn a_stopped_search_goes_on_without_repeating_a_trial() -> Result<()> {
             let (outcome, rest) = search(&mut resumed, &begun)?;
             assert_eq!([first, rest].concat(), seen, "{strategy} {n}");
             assert_eq!(trials(&outcome), trials(&expected));
-            assert_eq!(
-                (outcome.met, best_trial(&outcome)),
-                (expected.met, best_trial(&expected))
-            );
+            assert_eq!((outcome.met, best_trial(&outcome)), (expected.met, best_trial(&expected)));
             assert_eq!(becomes(&resumed), becomes(&whole));
 
             // All of it is now known, also to another criterion.
@@ -101,9 +98,8 @@ fn assert_lies(config: &TuningConfig, lies: &[(&str, &str, &str)]) -> Result<()>
         assert_ne!(changed, whole, "{from}");
         fs::write(&path, &changed).expect("written");
         let mut model = model(&LOSSES);
-        let error = search(&mut model, &config.clone().resume(&path))
-            .expect_err(message)
-            .to_string();
+        let error =
+            search(&mut model, &config.clone().resume(&path)).expect_err(message).to_string();
         assert!(error.contains("history.jsonl: line "), "{error}");
         assert!(error.contains(message), "{message}: {error}");
         assert_eq!(becomes(&model), ["float"; 6]);
@@ -140,16 +136,8 @@ fn a_history_that_lies_is_an_error_that_names_line_and_key() -> Result<()> {
                 "\n{\"trial\":3,",
                 "line 3, column 1, trial: expected a number from 1 to 2, got 3",
             ),
-            (
-                "\n{\"trial\":2,",
-                "\n{\"trial\":0,",
-                "line 3, column 1, trial: ",
-            ),
-            (
-                "\n{\"trial\":3,\"value\":0",
-                "\n{\"trial\":3,\"value\":[0",
-                "line 4, column ",
-            ),
+            ("\n{\"trial\":2,", "\n{\"trial\":0,", "line 3, column 1, trial: "),
+            ("\n{\"trial\":3,\"value\":0", "\n{\"trial\":3,\"value\":[0", "line 4, column "),
             (
                 "\n{\"trial\":3,\"value\":",
                 "\n{\"trial\":3,\"value\":\"0.5\",\"_\":",
@@ -166,15 +154,7 @@ fn a_history_that_lies_is_an_error_that_names_line_and_key() -> Result<()> {
 
 #[test]
 fn a_baseline_that_is_no_finite_number_is_an_error() -> Result<()> {
-    let lies = [
-        "\"x\"",
-        "1e999",
-        "-1e999",
-        "\"infinity\"",
-        "\"+1.0\"",
-        "\"1.0\"",
-        "true",
-    ];
+    let lies = ["\"x\"", "1e999", "-1e999", "\"infinity\"", "\"+1.0\"", "\"1.0\"", "true"];
     for lie in lies {
         let message = format!("line 1, column 1, baseline: expected a number, got {lie}");
         let to = format!("\"baseline\":{lie}");
@@ -203,11 +183,7 @@ fn a_ranking_has_each_layer_once() -> Result<()> {
     assert_lies(
         &config(Strategy::Sensitivity),
         &[
-            (
-                "\"ranking\":[[",
-                "\"ranking\":[[\"2\",1.0],[\"2\",1.0],[",
-                &again,
-            ),
+            ("\"ranking\":[[", "\"ranking\":[[\"2\",1.0],[\"2\",1.0],[", &again),
             ("\"ranking\":[[", "\"ranking\":[[\"nine\",1.0],[", &unknown),
             ("\"ranking\":[[", "\"ranking\":[],\"_\":[[", &missing),
             ("\"ranking\":[[", "\"ranking\":[[\"2\",\"NaN\"],[", &nan),
@@ -224,9 +200,7 @@ fn a_trial_that_comes_twice_is_an_error() -> Result<()> {
     search(&mut model(&LOSSES), &basic.clone().history(&path))?;
     let mut whole = fs::read_to_string(&path).expect("a history");
     let (lines, last) = (whole.lines().count(), whole.lines().last());
-    let last = last
-        .expect("a line")
-        .replace("\"value\":", "\"value\":1.0,\"_\":");
+    let last = last.expect("a line").replace("\"value\":", "\"value\":1.0,\"_\":");
     whole.push_str(&format!("{last}\n"));
     fs::write(&path, &whole).expect("written");
     let error = search(&mut model(&LOSSES), &basic.resume(&path)).expect_err("it lies");
@@ -286,12 +260,7 @@ fn a_history_of_another_model_is_an_error() -> Result<()> {
     let basic = config(Strategy::Basic);
     search(&mut model(&LOSSES), &basic.clone().history(&path))?;
     let other = search(&mut model(&LOSSES[1..]), &basic.resume(&path)).unwrap_err();
-    assert!(
-        other
-            .to_string()
-            .contains("expected the history of this model"),
-        "{other}"
-    );
+    assert!(other.to_string().contains("expected the history of this model"), "{other}");
     Ok(())
 }
 
@@ -325,17 +294,12 @@ fn a_history_is_a_regular_file_and_no_other_is_replaced() -> Result<()> {
                         got another file";
         assert!(error.to_string().ends_with(expected), "{error}");
     }
-    assert_eq!(
-        fs::read(path("thesis.txt")).expect("a file"),
-        b"years of work"
-    );
+    assert_eq!(fs::read(path("thesis.txt")).expect("a file"), b"years of work");
     // An empty file counts as none; a longer history is cut.
     fs::write(path("empty"), "").expect("written");
     for name in ["empty", "empty"] {
-        let (outcome, _) = search(
-            &mut model(&LOSSES),
-            &config(Strategy::Basic).history(path(name)),
-        )?;
+        let (outcome, _) =
+            search(&mut model(&LOSSES), &config(Strategy::Basic).history(path(name)))?;
         let lines = fs::read_to_string(path(name)).expect("a history");
         assert_eq!(lines.lines().count(), outcome.trials.len() + 1);
     }

@@ -43,16 +43,9 @@ struct Deep {
 impl Deep {
     fn new() -> Result<Self> {
         let first = Arc::new(linear(24, 24, 1)?);
-        let inner = (2..10)
-            .map(|seed| linear(24, 24, seed))
-            .collect::<Result<_>>()?;
+        let inner = (2..10).map(|seed| linear(24, 24, seed)).collect::<Result<_>>()?;
         let last = Arc::clone(&first);
-        Ok(Self {
-            first,
-            inner,
-            lstm: lstm(24, 24)?,
-            last,
-        })
+        Ok(Self { first, inner, lstm: lstm(24, 24)?, last })
     }
 
     fn forward(&self, xs: &Tensor) -> Result<Tensor> {
@@ -69,10 +62,7 @@ impl Deep {
 fn of(outcome: &TuningOutcome) -> (Vec<Trial>, Option<usize>, Vec<Option<u64>>) {
     let mut trials = outcome.trials.clone();
     trials.iter_mut().for_each(|trial| trial.seconds = 0.);
-    let ranking = outcome
-        .layers
-        .iter()
-        .map(|layer| layer.sqnr_db.map(f64::to_bits));
+    let ranking = outcome.layers.iter().map(|layer| layer.sqnr_db.map(f64::to_bits));
     (trials, crate::model::best_trial(outcome), ranking.collect())
 }
 
@@ -117,24 +107,13 @@ fn layers_are_ranked_by_what_quantizing_them_does() -> Result<()> {
     let expected = model.forward(&xs)?;
     let eval = |model: &Deep| sqnr(&expected, &model.forward(&xs)?);
     let hour = Duration::from_secs(3600);
-    let outcome = tune(
-        &mut model,
-        &crate::config().absolute(62.).timeout(hour),
-        eval,
-    )?;
+    let outcome = tune(&mut model, &crate::config().absolute(62.).timeout(hour), eval)?;
     assert!(outcome.met && eval(&model)? >= 38.);
     // A shared layer counts once.
     assert_eq!(outcome.layers.len(), 10);
-    let ranked = outcome
-        .layers
-        .iter()
-        .map(|layer| layer.sqnr_db.expect("measured"));
+    let ranked = outcome.layers.iter().map(|layer| layer.sqnr_db.expect("measured"));
     assert!(ranked.into_iter().all(|db| (25. ..70.).contains(&db)));
-    let fallen = outcome
-        .layers
-        .iter()
-        .filter(|l| l.precision != LayerPrecision::Int8)
-        .count();
+    let fallen = outcome.layers.iter().filter(|l| l.precision != LayerPrecision::Int8).count();
     assert!((1..10).contains(&fallen), "{outcome}");
     assert!(Arc::ptr_eq(&model.first, &model.last));
     Ok(())
@@ -150,16 +129,8 @@ fn float_is_what_it_was_after_any_number_of_trials() -> Result<()> {
         let config = crate::config().strategy(strategy).absolute(0.);
         let outcome = tune(&mut model, &config, eval)?;
         assert!(outcome.met);
-        assert!(
-            outcome
-                .layers
-                .iter()
-                .all(|layer| layer.precision == LayerPrecision::Float)
-        );
-        assert_eq!(
-            model.forward(&xs)?.to_vec2::<f32>()?,
-            expected.to_vec2::<f32>()?
-        );
+        assert!(outcome.layers.iter().all(|layer| layer.precision == LayerPrecision::Float));
+        assert_eq!(model.forward(&xs)?.to_vec2::<f32>()?, expected.to_vec2::<f32>()?);
     }
     Ok(())
 }
@@ -181,9 +152,7 @@ impl Tied {
     }
 
     fn forward(&self, ids: &Tensor) -> Result<Tensor> {
-        Ok(self
-            .head
-            .forward(&self.inner.forward(&self.words.forward(ids)?)?)?)
+        Ok(self.head.forward(&self.inner.forward(&self.words.forward(ids)?)?)?)
     }
 }
 
@@ -201,9 +170,7 @@ fn of_4_bits_some_layers_fall_back_to_8() -> Result<()> {
     let goal = worst? + 1.;
     assert!(best? > goal + 3.);
     let eval = |model: &Deep| sqnr(&expected, &model.forward(&xs)?);
-    let config = crate::config()
-        .absolute(100. - goal)
-        .spec(QConfigSpec::int4().min_params(0));
+    let config = crate::config().absolute(100. - goal).spec(QConfigSpec::int4().min_params(0));
     let outcome = tune(&mut model, &config, eval)?;
     assert!(outcome.met, "{outcome}");
     let count = |precision| {
@@ -220,10 +187,8 @@ fn of_4_bits_some_layers_fall_back_to_8() -> Result<()> {
 #[test]
 fn tied_layers_fall_back_together_and_are_saved() -> Result<()> {
     let dir = tempfile::tempdir().expect("a folder");
-    let (float, tuned) = (
-        dir.path().join("float.safetensors"),
-        dir.path().join("tuned.safetensors"),
-    );
+    let (float, tuned) =
+        (dir.path().join("float.safetensors"), dir.path().join("tuned.safetensors"));
     let tensors = std::collections::HashMap::from([
         ("words.weight", tensor(&[32, 16], 1)?),
         ("inner.weight", tensor(&[16, 16], 2)?),
@@ -231,17 +196,14 @@ fn tied_layers_fall_back_together_and_are_saved() -> Result<()> {
     candle_core::safetensors::save(&tensors, &float)?;
     let source = Checkpoint::open(&float)?;
     let ids = Tensor::arange(0u32, 32, &Device::Cpu)?;
-    for (goal, tied) in [
-        (80., LayerPrecision::Int8),
-        (50., LayerPrecision::Float16),
-        (0., LayerPrecision::Float),
-    ] {
+    for (goal, tied) in
+        [(80., LayerPrecision::Int8), (50., LayerPrecision::Float16), (0., LayerPrecision::Float)]
+    {
         let mut model = Tied::load(&source)?;
         let expected = model.forward(&ids)?;
         let eval = |model: &Tied| sqnr(&expected, &model.forward(&ids)?);
-        let config = crate::config()
-            .absolute(goal)
-            .spec(QConfigSpec::int8().min_params(0).embeddings());
+        let config =
+            crate::config().absolute(goal).spec(QConfigSpec::int8().min_params(0).embeddings());
         let outcome = tune(&mut model, &config, eval)?;
         assert!(outcome.met);
         let [words, _, head] = outcome.layers.as_slice() else {
@@ -290,18 +252,11 @@ fn tied_layers_have_the_precisions_that_both_have() -> Result<()> {
     let mut inner = Vec::new();
     for trial in &outcome.trials {
         let [words, head] = ["words", "head"].map(|path| of(trial, path));
-        assert!(
-            words == head && head != LayerPrecision::Int8PerRow,
-            "{trial}"
-        );
+        assert!(words == head && head != LayerPrecision::Int8PerRow, "{trial}");
         inner.push((of(trial, "inner"), head));
     }
     assert!(inner.iter().any(|(inner, head)| inner != head));
-    assert!(
-        inner
-            .iter()
-            .any(|(inner, _)| *inner == LayerPrecision::Int8PerRow)
-    );
+    assert!(inner.iter().any(|(inner, _)| *inner == LayerPrecision::Int8PerRow));
     Ok(())
 }
 
@@ -318,11 +273,7 @@ struct Noisy {
 
 impl Noisy {
     fn forward(&self) -> Result<Tensor> {
-        let noise = if self.is_quantized {
-            10f64.powf(-self.sqnr_db / 20.)
-        } else {
-            0.
-        };
+        let noise = if self.is_quantized { 10f64.powf(-self.sqnr_db / 20.) } else { 0. };
         let ones = Tensor::ones((self.rows, self.channels), DType::F32, &Device::Cpu)?;
         let ys = (ones + noise)?;
         if let Some(tap) = &self.tap {
@@ -339,20 +290,12 @@ impl Layer for Noisy {
 
     fn weight_infos(&self) -> Vec<WeightInfo> {
         let info = WeightInfo::new("weight", &[self.channels, 1], WeightDType::F32, 4);
-        vec![if self.is_quantized {
-            info.quantized(0)
-        } else {
-            info
-        }]
+        vec![if self.is_quantized { info.quantized(0) } else { info }]
     }
 
     fn quantize(&self, _: &QConfig) -> Result<Self> {
         let (is_quantized, tap) = (true, None);
-        Ok(Self {
-            is_quantized,
-            tap,
-            ..*self
-        })
+        Ok(Self { is_quantized, tap, ..*self })
     }
 
     fn attach(&mut self, tap: Option<Tap>) -> bool {
@@ -369,10 +312,7 @@ impl Layer for Noisy {
 #[test]
 fn noise_in_many_rows_counts_for_less() -> Result<()> {
     // Rows, channels and dB; ten times the rows are worth 10 dB.
-    for [first, second] in [
-        [(100, 1, 40.), (1, 100, 45.)],
-        [(10, 1, 70.), (100, 1, 40.)],
-    ] {
+    for [first, second] in [[(100, 1, 40.), (1, 100, 45.)], [(10, 1, 70.), (100, 1, 40.)]] {
         let noisy = |(rows, channels, sqnr_db)| Noisy {
             rows,
             channels,

@@ -73,11 +73,7 @@ impl Layer for Lossy {
             _ => (WeightDType::QInt8, self.elements),
         };
         let info = WeightInfo::new("weight", &[self.elements, 1], dtype, bytes);
-        vec![if self.to.is_some() {
-            info.quantized(0)
-        } else {
-            info
-        }]
+        vec![if self.to.is_some() { info.quantized(0) } else { info }]
     }
 
     fn quantize(&self, qconfig: &QConfig) -> Result<Self> {
@@ -86,10 +82,7 @@ impl Layer for Lossy {
             let message = "invalid qconfig: expected another, got this one";
             return Err(Error::new(ErrorKind::InvalidArgument, message));
         }
-        Ok(Self {
-            to: Some(qconfig.clone()),
-            ..self.clone()
-        })
+        Ok(Self { to: Some(qconfig.clone()), ..self.clone() })
     }
 }
 
@@ -110,10 +103,7 @@ pub fn becomes(model: &Model) -> Vec<&'static str> {
 /// The index of the best trial.
 pub fn best_trial(outcome: &TuningOutcome) -> Option<usize> {
     let best = outcome.best()?;
-    outcome
-        .trials
-        .iter()
-        .position(|trial| std::ptr::eq(trial, best))
+    outcome.trials.iter().position(|trial| std::ptr::eq(trial, best))
 }
 
 /// Tunes, and returns the layers of each evaluation as their initials, such as `iih`, the float

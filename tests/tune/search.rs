@@ -70,9 +70,7 @@ fn sensitivity_bisects() -> Result<()> {
 fn sensitivity_needs_few_evaluations_whatever_the_losses() -> Result<()> {
     for (seed, layers) in (1..40).flat_map(|layers| [(1, layers), (2, layers)]) {
         let mut random = Random(seed * 100 + layers as u64);
-        let losses: Vec<f64> = (0..layers)
-            .map(|_| f64::from(random.float()).abs())
-            .collect();
+        let losses: Vec<f64> = (0..layers).map(|_| f64::from(random.float()).abs()).collect();
         // All in float16 pass.
         let goal = losses.iter().sum::<f64>() * 0.5;
         let mut model = model(&losses);
@@ -80,11 +78,7 @@ fn sensitivity_needs_few_evaluations_whatever_the_losses() -> Result<()> {
         let (outcome, _) = search(&mut model, &config)?;
         assert!(outcome.met);
         let most = (layers as f64).log2() + 3.;
-        assert!(
-            outcome.evals as f64 <= most,
-            "{layers} layers: {}",
-            outcome.evals
-        );
+        assert!(outcome.evals as f64 <= most, "{layers} layers: {}", outcome.evals);
         assert!(1. - accuracy(&model) <= goal);
     }
     Ok(())
@@ -100,10 +94,7 @@ fn a_timeout_looks_for_a_smaller_model() -> Result<()> {
     let mut smaller = model(&losses);
     let (long, _) = search(&mut smaller, &config.timeout(Duration::from_secs(3600)))?;
     assert!(short.met && long.met);
-    assert_eq!(
-        (short.stopped, long.stopped.clone()),
-        (Stopped::CriterionMet, Stopped::Exhausted)
-    );
+    assert_eq!((short.stopped, long.stopped.clone()), (Stopped::CriterionMet, Stopped::Exhausted));
     assert_eq!(initials(&first), "hhhhhi");
     assert_eq!(initials(&smaller), "iihihi");
     assert!(long.evals > short.evals);
@@ -129,9 +120,7 @@ fn kinds_are_added_while_the_criterion_holds() -> Result<()> {
 fn per_row_is_tried_where_the_spec_has_another_int8() -> Result<()> {
     for strategy in STRATEGIES {
         let mut model = model(&[0.006, 0.003]);
-        let config = crate::config()
-            .strategy(strategy)
-            .spec(QConfigSpec::pytorch());
+        let config = crate::config().strategy(strategy).spec(QConfigSpec::pytorch());
         let (outcome, seen) = search(&mut model, &config)?;
         assert_eq!(seen, ["ff", "ii", "ii"]);
         let layers = outcome.layers.iter().map(|layer| layer.precision);
@@ -154,16 +143,8 @@ fn layers_that_the_spec_leaves_are_left() -> Result<()> {
 #[test]
 fn halves_are_those_of_the_spec() -> Result<()> {
     let cases = [
-        (
-            QConfigSpec::bfloat16(),
-            QConfig::bfloat16(),
-            LayerPrecision::BFloat16,
-        ),
-        (
-            QConfigSpec::float16(),
-            QConfig::float16(),
-            LayerPrecision::Float16,
-        ),
+        (QConfigSpec::bfloat16(), QConfig::bfloat16(), LayerPrecision::BFloat16),
+        (QConfigSpec::float16(), QConfig::float16(), LayerPrecision::Float16),
     ];
     for (spec, qconfig, precision) in cases {
         let mut kept = model(&[0.]);
@@ -171,10 +152,7 @@ fn halves_are_those_of_the_spec() -> Result<()> {
         assert_eq!(kept[0].to, Some(qconfig));
         assert_eq!(outcome.layers[0].precision, precision);
         // If it loses too much, only float is tried.
-        let config = crate::config()
-            .strategy(Strategy::Basic)
-            .absolute(0.)
-            .spec(spec);
+        let config = crate::config().strategy(Strategy::Basic).absolute(0.).spec(spec);
         let (outcome, _) = search(&mut model(&[0.1, 0.2]), &config)?;
         for trial in &outcome.trials {
             let others = trial.layers.keys();
@@ -251,10 +229,7 @@ fn the_result_is_the_best_trial_seen_and_no_trial_is_made_twice() -> Result<()> 
         for strategy in STRATEGIES {
             let goal = f64::from(random.float());
             let hours = Duration::from_secs(3600 * random.below(2) as u64);
-            let config = crate::config()
-                .strategy(strategy)
-                .absolute(goal)
-                .timeout(hours);
+            let config = crate::config().strategy(strategy).absolute(goal).timeout(hours);
             let mut model = model(&losses);
             let (outcome, mut seen) = search(&mut model, &config)?;
             let best = outcome.best().expect("a trial");
@@ -301,10 +276,7 @@ fn limits_end_a_search() -> Result<()> {
     assert_eq!((outcome.stopped, seen.len()), (Stopped::MaxTrials, 5));
     let mut one = model(&[0.1; 9]);
     let (outcome, seen) = search(&mut one, &config.clone().max_trials(1))?;
-    assert_eq!(
-        (outcome.stopped, seen.len(), outcome.met),
-        (Stopped::MaxTrials, 2, false)
-    );
+    assert_eq!((outcome.stopped, seen.len(), outcome.met), (Stopped::MaxTrials, 2, false));
     assert_eq!(becomes(&one), ["int8"; 9]);
     let mut none = model(&[0.1; 9]);
     let (outcome, seen) = search(&mut none, &config.timeout(Duration::from_nanos(1)))?;
@@ -336,12 +308,7 @@ fn the_outcome_is_printed_as_neural_compressor_does() -> Result<()> {
     assert_eq!(lines[0], "|**Mixed Precision Statistics***|");
     assert_eq!(lines[2], "| Op Type | Total | INT8 | FP16 |");
     assert_eq!(lines[4], "|  Linear |   3   |   1  |   2  |");
-    assert!(
-        lines
-            .iter()
-            .any(|line| line.contains("*Tune Result Statistics*")),
-        "{text}"
-    );
+    assert!(lines.iter().any(|line| line.contains("*Tune Result Statistics*")), "{text}");
     assert!(
         lines.iter().any(|line| {
             let cells: Vec<_> = line.split('|').map(str::trim).collect();
@@ -353,10 +320,7 @@ fn the_outcome_is_printed_as_neural_compressor_does() -> Result<()> {
     assert!(text.ends_with("5 trials, 6 evaluations; stopped because the criterion is met"));
     let json = serde_json::to_value(&outcome).expect("JSON");
     assert_eq!(json["stopped"]["reason"], "criterion_met");
-    assert_eq!(
-        json["trials"][4]["layers"]["float16"],
-        serde_json::json!(["1", "2"])
-    );
+    assert_eq!(json["trials"][4]["layers"]["float16"], serde_json::json!(["1", "2"]));
     Ok(())
 }
 
@@ -373,11 +337,7 @@ fn progress_tells_how_far_a_search_is() -> Result<()> {
         (Strategy::ByKind, usize::MAX, 1 + 3),
     ] {
         let config = crate::config().strategy(strategy).absolute(0.06);
-        let config = if most == 3 {
-            config.max_trials(3)
-        } else {
-            config
-        };
+        let config = if most == 3 { config.max_trials(3) } else { config };
         let mut seconds = Vec::new();
         let eval = |model: &Model| {
             std::thread::sleep(std::time::Duration::from_millis(2));
@@ -386,29 +346,16 @@ fn progress_tells_how_far_a_search_is() -> Result<()> {
         let outcome = tune_with(&mut model(&losses), &config, eval, |progress| {
             seconds.push(progress.trial.seconds);
             let trials = seconds.len();
-            assert_eq!(
-                (progress.trials, progress.expected_trials),
-                (trials, expected)
-            );
+            assert_eq!((progress.trials, progress.expected_trials), (trials, expected));
             let mean = seconds.iter().sum::<f64>() / trials as f64;
             let left = mean * expected.saturating_sub(trials) as f64;
-            assert!(
-                (progress.time_left.as_secs_f64() - left).abs() < 1e-6,
-                "{strategy}"
-            );
+            assert!((progress.time_left.as_secs_f64() - left).abs() < 1e-6, "{strategy}");
             let of = expected.max(trials);
-            let bar = format!(
-                "[{:<20}] trial {trials}/{of}, ",
-                "=".repeat(20 * trials / of)
-            );
+            let bar = format!("[{:<20}] trial {trials}/{of}, ", "=".repeat(20 * trials / of));
             assert!(progress.to_string().starts_with(&bar), "{progress}");
             ControlFlow::Continue(())
         })?;
-        let labels: Vec<String> = outcome
-            .curve()
-            .into_iter()
-            .map(|point| point.label)
-            .collect();
+        let labels: Vec<String> = outcome.curve().into_iter().map(|point| point.label).collect();
         let numbers: Vec<String> = (1..=seconds.len()).map(|n| n.to_string()).collect();
         assert_eq!(labels, numbers);
     }
@@ -419,19 +366,10 @@ fn progress_tells_how_far_a_search_is() -> Result<()> {
 fn goals_that_no_accuracy_can_meet_are_refused() {
     let default = crate::config;
     for (config, expected) in [
-        (
-            default().relative(1.),
-            "relative goal: expected between -1 and 1, got 1",
-        ),
-        (
-            default().relative(-1.),
-            "relative goal: expected between -1 and 1, got -1",
-        ),
+        (default().relative(1.), "relative goal: expected between -1 and 1, got 1"),
+        (default().relative(-1.), "relative goal: expected between -1 and 1, got -1"),
         (default().relative(f64::NAN), "got NaN"),
-        (
-            default().absolute(f64::INFINITY),
-            "absolute goal: expected a finite number, got inf",
-        ),
+        (default().absolute(f64::INFINITY), "absolute goal: expected a finite number, got inf"),
     ] {
         let error = search(&mut model(&[0.1]), &config).unwrap_err().to_string();
         assert!(error.contains(expected), "{error}");
@@ -445,9 +383,8 @@ fn a_trial_is_told_by_how_many_layers_are_what() -> Result<()> {
     let mut parts = Vec::new();
     for trial in &outcome.trials {
         let layers = trial.layers.iter();
-        let expected: Vec<String> = layers
-            .map(|(p, paths)| format!("{p} {}", paths.len()))
-            .collect();
+        let expected: Vec<String> =
+            layers.map(|(p, paths)| format!("{p} {}", paths.len())).collect();
         assert_eq!(trial.to_string(), expected.join(", "));
         parts.push(expected.len());
     }

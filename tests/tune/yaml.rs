@@ -45,19 +45,13 @@ fn values_are_read_as_neural_compressor_takes_them() {
             "tuning: {exit_policy: {timeout: 0, performance_only: true}}".to_owned(),
             default().max_trials(1),
         ),
-        (
-            "tuning: {strategy: {name: basic}}".to_owned(),
-            default().strategy(Strategy::Basic),
-        ),
+        ("tuning: {strategy: {name: basic}}".to_owned(), default().strategy(Strategy::Basic)),
         ("tuning: {strategy: mse_v2}".to_owned(), default()),
         (
             "tuning: {strategy: {name: conservative}}".to_owned(),
             default().strategy(Strategy::ByKind),
         ),
-        (
-            "tuning: {workspace: {path: work}}".to_owned(),
-            default().history("work/history.jsonl"),
-        ),
+        ("tuning: {workspace: {path: work}}".to_owned(), default().history("work/history.jsonl")),
         (
             "tuning: {workspace: {path: work, resume: old.jsonl}}".to_owned(),
             default().resume("old.jsonl"),
@@ -78,10 +72,7 @@ fn layers_are_chosen_by_type_and_by_regex() {
     let cases = [
         (
             "  optype_wise: {Embedding: {weight: {dtype: [uint8]}, activation: {dtype: [fp32]}}}",
-            int8().kind(
-                LayerKind::Embedding,
-                QConfig::table().eps(f32::MIN_POSITIVE),
-            ),
+            int8().kind(LayerKind::Embedding, QConfig::table().eps(f32::MIN_POSITIVE)),
         ),
         (
             "  optype_wise: {LSTM: {weight: {dtype: fp32}, activation: {dtype: fp32}}}",
@@ -204,20 +195,11 @@ quantization: {approach: post_training_dynamic_quant, optype_wise: {Linear: {wei
 a: [ | line 1, column
 "#;
     let of_lines = [
-        [
-            "tuning:\n  exit_polcy: {}",
-            "line 2, column 3, tuning.exit_polcy: unknown key",
-        ],
-        [
-            "tuning:\n  exit_policy:\n    time_out: 3",
-            "did you mean `timeout`?",
-        ],
+        ["tuning:\n  exit_polcy: {}", "line 2, column 3, tuning.exit_polcy: unknown key"],
+        ["tuning:\n  exit_policy:\n    time_out: 3", "did you mean `timeout`?"],
     ];
     for [text, message] in rows(table).chain(of_lines) {
-        let error = TuningConfig::from_yaml(text)
-            .map(drop)
-            .unwrap_err()
-            .to_string();
+        let error = TuningConfig::from_yaml(text).map(drop).unwrap_err().to_string();
         assert!(error.contains(message), "{text}\n  {message}\n  {error}");
     }
 }
@@ -228,20 +210,14 @@ fn sizes_of_a_calibration_are_whole_numbers_in_any_form() {
         let calibration = format!("  calibration: {{sampling_size: {sizes}}}\n");
         TuningConfig::from_yaml(&dynamic(&calibration))
     };
-    for good in [
-        "8", "[8, 16]", "'8'", "8, 16", "'8, 16'", "8 16 32", "'8,16'",
-    ] {
+    for good in ["8", "[8, 16]", "'8'", "8, 16", "'8, 16'", "8 16 32", "'8,16'"] {
         // A comma ends an entry within braces.
         let quoted = good.starts_with(['\'', '[']) || !good.contains(',');
         assert_eq!(read(good).is_ok(), quoted, "{good}");
     }
-    for wrong in [
-        "0", "[8, 0]", "''", "' , '", "'8, 0'", "'0'", "'8, x'", "'-8'", "8.5", "{a: 1}",
-    ] {
+    for wrong in ["0", "[8, 0]", "''", "' , '", "'8, 0'", "'0'", "'8, x'", "'-8'", "8.5", "{a: 1}"]
+    {
         let error = read(wrong).unwrap_err().to_string();
-        assert!(
-            error.contains("one or several whole numbers, 1 or more"),
-            "{wrong}: {error}"
-        );
+        assert!(error.contains("one or several whole numbers, 1 or more"), "{wrong}: {error}");
     }
 }

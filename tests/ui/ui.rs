@@ -12,10 +12,7 @@ fn derive_refuses() {
     let cases = trybuild::TestCases::new();
     cases.compile_fail("cases/*.rs");
     let rustc = std::env::var_os("RUSTC").unwrap_or_else(|| "rustc".into());
-    let version = Command::new(rustc)
-        .arg("--version")
-        .output()
-        .expect("rustc runs");
+    let version = Command::new(rustc).arg("--version").output().expect("rustc runs");
     if version.stdout.starts_with(RUSTC.as_bytes()) {
         cases.compile_fail("cases/rustc/*.rs")
     } else {

@@ -70,10 +70,7 @@ impl Classifier {
     /// When a file is malformed, does not fit the others, or the model has no classification head.
     pub fn open(config: &str, tokenizer: &[u8], weights: Vec<u8>) -> Result<Self> {
         let encoder = Encoder::from_bytes("model", config, tokenizer, weights)?;
-        ensure!(
-            encoder.model.is_classifier(),
-            "model: expected a classification head, got none"
-        );
+        ensure!(encoder.model.is_classifier(), "model: expected a classification head, got none");
         Ok(Self { encoder })
     }
 
@@ -95,18 +92,10 @@ impl Classifier {
         let labels = self.encoder.config.labels.iter().cloned();
         let classes = labels.zip(logits).zip(probabilities);
         let mut classes: Vec<Class> = classes
-            .map(|((label, logit), probability)| Class {
-                label,
-                logit,
-                probability,
-            })
+            .map(|((label, logit), probability)| Class { label, logit, probability })
             .collect();
         classes.sort_by(|a, b| b.logit.total_cmp(&a.logit));
-        Ok(Classified {
-            classes,
-            tokens: tokens.len(),
-            cut,
-        })
+        Ok(Classified { classes, tokens: tokens.len(), cut })
     }
 
     /// The logits of token ids, including special tokens, in the order of the labels.

@@ -81,9 +81,7 @@ pub extern "C" fn model_logits() -> bool {
 
 fn opened<T>(of: impl FnOnce(&Classifier) -> Result<T>) -> Result<T> {
     CLASSIFIER.with_borrow(|classifier| {
-        of(classifier
-            .as_ref()
-            .context("expected an open model, got none")?)
+        of(classifier.as_ref().context("expected an open model, got none")?)
     })
 }
 

@@ -14,11 +14,8 @@ use dynquant_browser::Classifier;
 use dynquant_embed::program::{self, print};
 
 /// The files of a model, and the largest size of each in bytes: the encoder's limits.
-const FILES: [(&str, u64); 3] = [
-    ("config.json", 4 << 20),
-    ("tokenizer.json", 64 << 20),
-    ("model.safetensors", u64::MAX),
-];
+const FILES: [(&str, u64); 3] =
+    [("config.json", 4 << 20), ("tokenizer.json", 64 << 20), ("model.safetensors", u64::MAX)];
 
 /// The largest file of texts, in bytes.
 const MAX_TEXTS: u64 = 64 << 20;

@@ -74,10 +74,7 @@ pub struct Before {
 impl Before {
     /// A prompt with its name, if it has one.
     pub fn new(prompt: &str, name: Option<&str>) -> Self {
-        Self {
-            prompt: prompt.to_owned(),
-            is_query: name == Some("query"),
-        }
+        Self { prompt: prompt.to_owned(), is_query: name == Some("query") }
     }
 }
 
@@ -137,11 +134,7 @@ pub struct Generator {
 impl App {
     /// Checks that the model accepts requests.
     pub fn check_open(&self) -> Result<(), Refusal> {
-        if *self.stopping.borrow() {
-            Err(Refusal::shutting_down())
-        } else {
-            Ok(())
-        }
+        if *self.stopping.borrow() { Err(Refusal::shutting_down()) } else { Ok(()) }
     }
 
     /// The model, if it has embeddings.
@@ -151,9 +144,9 @@ impl App {
             Served::Generator(_) => Err(Refusal::other_model(
                 "the model has no embeddings and classes: it generates texts",
             )),
-            Served::Pictures(_) => Err(Refusal::other_model(
-                "the model takes no texts: it has embeddings of pictures",
-            )),
+            Served::Pictures(_) => {
+                Err(Refusal::other_model("the model takes no texts: it has embeddings of pictures"))
+            }
         }
     }
 

@@ -35,10 +35,7 @@ impl Answers for Model {
     }
 
     fn answer(&self, inputs: &[&Text]) -> anyhow::Result<Vec<Vec<f32>>> {
-        let tasks = inputs.iter().map(|input| Task {
-            tokens: &input.tokens,
-            head: input.head,
-        });
+        let tasks = inputs.iter().map(|input| Task { tokens: &input.tokens, head: input.head });
         Model::answer(self, &tasks.collect::<Vec<_>>())
     }
 }
@@ -62,13 +59,7 @@ pub fn start<M: Answers>(
     max_tokens: usize,
     metrics: Arc<Metrics>,
 ) -> io::Result<JoinHandle<()>> {
-    let mut batcher = Batcher {
-        model,
-        jobs,
-        held: None,
-        max_tokens,
-        metrics,
-    };
+    let mut batcher = Batcher { model, jobs, held: None, max_tokens, metrics };
     let run = move || {
         while let Some(batch) = batcher.next_batch() {
             batcher.answer(batch);
@@ -116,9 +107,7 @@ impl<M: Answers> Batcher<M> {
         let inputs: Vec<&M::Input> = batch.iter().map(|job| &job.input).collect();
         let answers = answers(&self.model, &inputs);
         let tokens = inputs.iter().map(|input| self.model.tokens(input)).sum();
-        let waited = batch
-            .iter()
-            .map(|job| start.saturating_duration_since(job.since));
+        let waited = batch.iter().map(|job| start.saturating_duration_since(job.since));
         self.metrics.batch(start, tokens, waited);
         for (job, answer) in batch.into_iter().zip(answers) {
             job.answer(answer.and_then(finite));
@@ -165,10 +154,8 @@ mod tests {
         let encoder = Encoder::open(FOLDER.as_ref(), None).unwrap();
         let tokens = encoder.tokenizer.encode(Input::Text("river"), None);
         let tokens = tokens.unwrap();
-        let inputs = [Head::Embedding, Head::Classes].map(|head| Text {
-            tokens: tokens.clone(),
-            head,
-        });
+        let inputs =
+            [Head::Embedding, Head::Classes].map(|head| Text { tokens: tokens.clone(), head });
         let inputs = inputs.each_ref();
         let alone = answers(&encoder.model, &inputs[..1]).remove(0).unwrap();
         let found = answers(&encoder.model, &inputs);

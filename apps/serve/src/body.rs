@@ -116,9 +116,6 @@ pub fn answer(mut admission: Admission, answer: &impl Serialize) -> Result<Respo
     let json = serde_json::to_vec(answer);
     let json = json.map_err(|error| Refusal::failed(format!("the answer: {error}")))?;
     admission.memory.becomes(json.len())?;
-    let bytes = Bytes::from_owner(JsonAnswer {
-        json,
-        _admission: admission,
-    });
+    let bytes = Bytes::from_owner(JsonAnswer { json, _admission: admission });
     Ok(([(CONTENT_TYPE, "application/json")], bytes).into_response())
 }

@@ -38,12 +38,7 @@ impl Terms {
             .header_read_timeout(idle)
             // The buffer holds read-ahead bytes and a head.
             .max_buf_size(LARGE);
-        Self {
-            places,
-            router: TowerToHyperService::new(router),
-            http,
-            transfer,
-        }
+        Self { places, router: TowerToHyperService::new(router), http, transfer }
     }
 
     /// The terms of connections in excess, which `router` refuses.

@@ -47,11 +47,7 @@ enum RefusalKind {
 
 impl Refusal {
     fn new(kind: RefusalKind, message: impl AsRef<str>) -> Self {
-        Self {
-            kind,
-            message: cut(message.as_ref(), LONGEST).into_owned(),
-            param: None,
-        }
+        Self { kind, message: cut(message.as_ref(), LONGEST).into_owned(), param: None }
     }
 
     fn at(self, param: impl Into<Cow<'static, str>>) -> Self {
@@ -102,10 +98,7 @@ impl Refusal {
 
     /// The path has no route.
     pub fn no_such_route(path: &str) -> Self {
-        Self::new(
-            RefusalKind::NoSuchRoute,
-            format!("there is no route {path:?}"),
-        )
+        Self::new(RefusalKind::NoSuchRoute, format!("there is no route {path:?}"))
     }
 
     /// The path does not take this method.
@@ -131,10 +124,7 @@ impl Refusal {
     }
 
     fn overloaded(most: fmt::Arguments<'_>) -> Self {
-        Self::new(
-            RefusalKind::Overloaded,
-            format!("overloaded: expected at most {most}"),
-        )
+        Self::new(RefusalKind::Overloaded, format!("overloaded: expected at most {most}"))
     }
 
     /// The maximum number of requests is being answered.
@@ -149,9 +139,7 @@ impl Refusal {
 
     /// Bodies and answers take all of their memory.
     pub fn too_many_bytes(limit: usize) -> Self {
-        Self::overloaded(format_args!(
-            "{limit} bytes of large requests at a time, got more"
-        ))
+        Self::overloaded(format_args!("{limit} bytes of large requests at a time, got more"))
     }
 
     /// The texts do not fit into the free part of the queue.
@@ -173,10 +161,7 @@ impl Refusal {
 
     fn respond(&self, status: StatusCode, body: impl Serialize) -> Response {
         let mut response = (status, Json(body)).into_response();
-        if matches!(
-            self.kind,
-            RefusalKind::Overloaded | RefusalKind::ShuttingDown
-        ) {
+        if matches!(self.kind, RefusalKind::Overloaded | RefusalKind::ShuttingDown) {
             let second = HeaderValue::from_static("1");
             response.headers_mut().insert(RETRY_AFTER, second);
         }
@@ -206,21 +191,17 @@ impl OpenAi {
             RefusalKind::Invalid | RefusalKind::Empty | RefusalKind::OtherModel => {
                 (StatusCode::BAD_REQUEST, request, None)
             }
-            RefusalKind::TooLong => (
-                StatusCode::BAD_REQUEST,
-                request,
-                Some("context_length_exceeded"),
-            ),
+            RefusalKind::TooLong => {
+                (StatusCode::BAD_REQUEST, request, Some("context_length_exceeded"))
+            }
             RefusalKind::BodyTooLarge => (StatusCode::PAYLOAD_TOO_LARGE, request, None),
             RefusalKind::BodyTooSlow => (StatusCode::REQUEST_TIMEOUT, request, None),
             RefusalKind::UnknownModel => (StatusCode::NOT_FOUND, request, Some("model_not_found")),
             RefusalKind::NoSuchRoute => (StatusCode::NOT_FOUND, request, Some("unknown_url")),
             RefusalKind::WrongMethod => (StatusCode::METHOD_NOT_ALLOWED, request, None),
-            RefusalKind::Overloaded => (
-                StatusCode::TOO_MANY_REQUESTS,
-                "requests",
-                Some("rate_limit_exceeded"),
-            ),
+            RefusalKind::Overloaded => {
+                (StatusCode::TOO_MANY_REQUESTS, "requests", Some("rate_limit_exceeded"))
+            }
             RefusalKind::ShuttingDown => (StatusCode::SERVICE_UNAVAILABLE, "server_error", None),
             RefusalKind::Failed => (StatusCode::INTERNAL_SERVER_ERROR, "server_error", None),
         };
@@ -273,10 +254,7 @@ impl IntoResponse for Tei {
                 (StatusCode::FAILED_DEPENDENCY, "Backend")
             }
         };
-        let body = Body {
-            error: &self.0.message,
-            error_type,
-        };
+        let body = Body { error: &self.0.message, error_type };
         self.0.respond(status, body)
     }
 }

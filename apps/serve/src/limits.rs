@@ -44,11 +44,7 @@ impl Limits {
         let too_many = || Refusal::too_many_requests(self.requests.total);
         Ok(Admission {
             request: request.ok_or_else(too_many)?,
-            memory: Memory {
-                size: 0,
-                held: None,
-                bytes: self.bytes.clone(),
-            },
+            memory: Memory { size: 0, held: None, bytes: self.bytes.clone() },
         })
     }
 

@@ -90,12 +90,7 @@ impl Metrics {
         let help = "Requests answered, by route and status";
         all.register("requests", help, self.requests.clone());
         let help = "From the head of a request to its answer";
-        all.register_with_unit(
-            "request_duration",
-            help,
-            Unit::Seconds,
-            self.latency.clone(),
-        );
+        all.register_with_unit("request_duration", help, Unit::Seconds, self.latency.clone());
         let help = "Connections";
         all.register("connections", help, limits.connections.clone());
         let help = "Requests of the model, from their head to the last byte of their answer";
@@ -111,12 +106,7 @@ impl Metrics {
         let help = "Tokens of a batch";
         all.register("batch_tokens", help, self.batch_tokens.clone());
         let help = "Time that the model took for a batch";
-        all.register_with_unit(
-            "batch_duration",
-            help,
-            Unit::Seconds,
-            self.batch_time.clone(),
-        );
+        all.register_with_unit("batch_duration", help, Unit::Seconds, self.batch_time.clone());
         let help = "Texts computed";
         all.register("texts", help, self.texts.clone());
         let help = "Tokens computed, special ones included";
@@ -127,9 +117,7 @@ impl Metrics {
     pub fn request(&self, route: &str, status: u16, start: Instant) {
         let route = route.to_owned();
         let time = start.elapsed().as_secs_f64();
-        let of_route = Route {
-            route: route.clone(),
-        };
+        let of_route = Route { route: route.clone() };
         self.latency.get_or_create(&of_route).observe(time);
         let outcome = Outcome { route, status };
         self.requests.get_or_create(&outcome).inc();

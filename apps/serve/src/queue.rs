@@ -84,12 +84,7 @@ impl<I> Queue<Job<I>> {
         let mut replies = Vec::with_capacity(inputs.len());
         for input in inputs {
             let (reply, receiver) = oneshot::channel();
-            self.send(Job {
-                input,
-                since,
-                reply,
-                place: places.split(1),
-            })?;
+            self.send(Job { input, since, reply, place: places.split(1) })?;
             replies.push(receiver);
         }
         let mut answers = Vec::with_capacity(replies.len());

@@ -86,10 +86,7 @@ fn start(
     limits: Limits,
     stopping: watch::Receiver<bool>,
 ) -> Result<(Arc<App>, JoinHandle<()>)> {
-    let model = ModelOptions {
-        model: options.model.clone(),
-        ..ModelOptions::default()
-    };
+    let model = ModelOptions { model: options.model.clone(), ..ModelOptions::default() };
     let started = match model.path()? {
         Some(path) if generate::is_decoder(&path) && !Encoder::is_folder(&path) => {
             start_generator(options, &path, &limits)?
@@ -165,11 +162,7 @@ fn check_options(options: &Options, got: &str) -> Result<()> {
     for (option, is_given, expected) in [
         ("--draft-model", options.draft_model.is_some(), DECODER),
         ("--attention", options.attention.is_some(), DECODER),
-        (
-            "--default-prompt, --default-prompt-name",
-            is_prompted,
-            TEXTS,
-        ),
+        ("--default-prompt, --default-prompt-name", is_prompted, TEXTS),
         ("--equalize", options.equalize.is_some(), TEXTS),
         ("--task", options.task.is_some(), TEXTS),
         ("--max-tokens", is_limited, TEXTS),
@@ -241,13 +234,7 @@ fn start_alone(options: &Options, model: ImageEmbedder, limits: &Limits) -> Resu
     let (name, dtype) = (model.name().to_owned(), model.dtype().to_owned());
     let metrics = Arc::new(Metrics::new(limits));
     let (pictures, thread) = start_pictures(options, model, limits, &metrics)?;
-    Ok(Started {
-        name,
-        dtype,
-        served: Served::Pictures(pictures),
-        metrics,
-        thread,
-    })
+    Ok(Started { name, dtype, served: Served::Pictures(pictures), metrics, thread })
 }
 
 /// Starts the thread of a model of pictures, which ends with its last job.
@@ -295,11 +282,7 @@ fn start_generator(options: &Options, path: &Path, limits: &Limits) -> Result<St
         sequences: options.max_sequences,
         pages,
         shares: shares_prefixes,
-        drafts: if opened.model.is_one_by_one() {
-            0
-        } else {
-            options.drafts
-        },
+        drafts: if opened.model.is_one_by_one() { 0 } else { options.drafts },
     };
     ensure!(
         !options.generation_config || opened.sampling.is_some(),
@@ -314,10 +297,7 @@ fn start_generator(options: &Options, path: &Path, limits: &Limits) -> Result<St
     let served = Served::Generator(Generator {
         texts,
         // The defaults of OpenAI.
-        sampling: sampling.unwrap_or(Sampling {
-            temperature: 1.,
-            ..Sampling::default()
-        }),
+        sampling: sampling.unwrap_or(Sampling { temperature: 1., ..Sampling::default() }),
         context,
         vocabulary: config.vocab_size,
         grammars: Arc::new(grammars),
@@ -372,10 +352,7 @@ async fn serve(options: &Options, app: Arc<App>, stop: watch::Sender<bool>) -> R
     let in_excess = Terms::in_excess(routes::refusal(places.total));
     let stopped = async {
         let signal = signal.await;
-        tracing::info!(
-            signal,
-            "shutting down: no new requests, accepted ones are answered"
-        );
+        tracing::info!(signal, "shutting down: no new requests, accepted ones are answered");
         stop.send_replace(true);
     };
     let open = connections::accept(listener, [served, in_excess], stopped).await;

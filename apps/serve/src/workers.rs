@@ -38,10 +38,7 @@ impl Workers {
     /// nothing.
     pub fn new() -> Self {
         let cores = available_parallelism().map_or(1, usize::from);
-        Self {
-            small: Places::new(cores),
-            large: Places::new((cores / 2).max(1)),
-        }
+        Self { small: Places::new(cores), large: Places::new((cores / 2).max(1)) }
     }
 
     /// The number of workers.
@@ -63,11 +60,7 @@ impl Workers {
         if bytes <= SHORT {
             return Ok(work(&client));
         }
-        let group = if bytes <= LARGE {
-            &self.small
-        } else {
-            &self.large
-        };
+        let group = if bytes <= LARGE { &self.small } else { &self.large };
         // A caller that waits here owns the work: it is dropped with the request. The runtime has a
         // thread for each worker, so no work waits in another queue, from which it could not be
         // withdrawn.

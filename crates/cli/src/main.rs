@@ -55,14 +55,10 @@ fn main() -> ExitCode {
         Err(text) => return print::usage(text.render(), text.use_stderr().then_some(2)),
     };
     let run = move || command.run();
-    let thread = std::thread::Builder::new()
-        .stack_size(candle_dynquant_port::STACK)
-        .spawn(run);
+    let thread = std::thread::Builder::new().stack_size(candle_dynquant_port::STACK).spawn(run);
     let done = thread.map_err(anyhow::Error::from).and_then(|thread| {
         thread.join().unwrap_or_else(|_| {
-            Err(anyhow::anyhow!(
-                "internal error; please report it with the file that caused it"
-            ))
+            Err(anyhow::anyhow!("internal error; please report it with the file that caused it"))
         })
     });
     print::ended(done)

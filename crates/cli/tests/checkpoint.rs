@@ -85,10 +85,7 @@ fn clamped_weights_are_told() -> Result<()> {
     let weight = Tensor::full(3e38f32, (40, 64), &Device::Cpu)?;
     safetensors::save(&HashMap::from([("head.weight", weight)]), &path)?;
     let text = done(&["quantize", "--preset", "float16", "-o"], &[&out, &path]);
-    has(
-        &text,
-        "head.weight: 2560 weights beyond the range of float16 clamped to it",
-    );
+    has(&text, "head.weight: 2560 weights beyond the range of float16 clamped to it");
     Ok(())
 }
 
@@ -186,10 +183,7 @@ fn convolutions_are_those_of_a_saved_model() -> Result<()> {
     let [float, saved, written, back, yaml] =
         ["float", "saved", "written", "back", "spec.yaml"].map(|name| folder.path().join(name));
     Convolutions::write(&float)?;
-    for spec in [
-        "preset: int8\nrules: [{kind: Conv2d, qconfig: pytorch}]\n",
-        "preset: int8\n",
-    ] {
+    for spec in ["preset: int8\nrules: [{kind: Conv2d, qconfig: pytorch}]\n", "preset: int8\n"] {
         let mut model = Convolutions::load(&float)?;
         quantize_dynamic(&mut model, &QConfigSpec::from_yaml(spec)?.min_params(0))?;
         checkpoint::save(&model, &Checkpoint::open(&float)?, &saved)?;
@@ -345,10 +339,7 @@ fn a_report_ends_with_the_matrices_that_stay_float() -> Result<()> {
     }
     safetensors::save(&tensors, &path)?;
     let out = folder.path().join("out");
-    for args in [
-        &["quantize", "--dry-run"][..],
-        &["quantize", "-o", out.to_str().unwrap()],
-    ] {
+    for args in [&["quantize", "--dry-run"][..], &["quantize", "-o", out.to_str().unwrap()]] {
         let output = text(&dynquant(args, &[&path]));
         let words = |line: &str| line.split_whitespace().collect::<Vec<_>>().join(" ");
         let lines: Vec<_> = output.lines().map(words).collect();
@@ -441,17 +432,10 @@ fn a_layer_without_whole_groups_is_int8_with_a_line() -> Result<()> {
     for (preset, note, scales) in [
         (["--preset", "int4"], int8, [40, 1]),
         (["--preset", "int8_groups"], int8, [40, 1]),
-        (
-            ["--spec", spec.to_str().context("a path")?],
-            "fc2: they have a shorter group",
-            [40, 3],
-        ),
+        (["--spec", spec.to_str().context("a path")?], "fc2: they have a shorter group", [40, 3]),
     ] {
         let args = [&["quantize"], &preset[..]].concat();
-        has(
-            &done(&[&args[..], &["--dry-run"]].concat(), &[&float]),
-            note,
-        );
+        has(&done(&[&args[..], &["--dry-run"]].concat(), &[&float]), note);
         let said = done(&[&args[..], &["-o"]].concat(), &[&out, &float]);
         has(&said, "not a multiple of the group size in 1 of the layers");
         has(&said, note);
@@ -495,10 +479,7 @@ fn a_layer_that_int8_has_no_room_for_is_left_with_its_reason() -> Result<()> {
     has(&done(&args, &[&out, &float]), "3 of 4 layers quantized");
     // A layer that is named alone or exactly was asked for.
     let spec = folder.path().join("spec.yaml");
-    for rules in [
-        "kinds: {GRUCell: int8}",
-        "rules: [{name: wide, qconfig: int8}]",
-    ] {
+    for rules in ["kinds: {GRUCell: int8}", "rules: [{name: wide, qconfig: int8}]"] {
         fs::write(&spec, rules)?;
         let args = ["quantize", "--spec", spec.to_str().unwrap(), "-o"];
         let output = dynquant(&args, &[&out, &float]);
@@ -533,11 +514,7 @@ fn mistakes_are_named_and_change_nothing() -> Result<()> {
         (&["--linear", "hed"], &float, "did you mean `head`?"),
         (&["--spec", "nothing.yaml"], &float, "nothing.yaml"),
         (&[], &broken, "broken.safetensors"),
-        (
-            &[],
-            &empty,
-            "expected one with a matrix called `name.weight`",
-        ),
+        (&[], &empty, "expected one with a matrix called `name.weight`"),
         (&[], Path::new("nowhere"), "cannot open"),
     ];
     for (args, source, expected) in cases {
@@ -587,12 +564,7 @@ fn inspect_diff_and_dequantize() -> Result<()> {
 fn folders_of_others_are_inspected_compared_and_dequantized() -> Result<()> {
     let out = tempfile::tempdir()?;
     let reference = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../assets/reference");
-    let names = [
-        "layout_gptq",
-        "layout_gptq_v2",
-        "layout_awq",
-        "pack_quantized",
-    ];
+    let names = ["layout_gptq", "layout_gptq_v2", "layout_awq", "pack_quantized"];
     for name in names {
         let (folder, float) = (reference.join(name), out.path().join(name));
         let output = text(&dynquant(&["inspect"], &[&folder]));
@@ -601,10 +573,7 @@ fn folders_of_others_are_inspected_compared_and_dequantized() -> Result<()> {
         assert_eq!(words.as_ref().map(|words| words[1]), Some("I4"), "{output}");
         has(&output, "3 quantized weights");
         done(&["dequantize", "-o"], &[&float, &folder]);
-        has(
-            &done(&["diff"], &[&folder, &float]),
-            "7 tensors are the same",
-        );
+        has(&done(&["diff"], &[&folder, &float]), "7 tensors are the same");
     }
     Ok(())
 }
@@ -643,9 +612,7 @@ fn killed_at_any_time_it_leaves_the_old_output_or_the_new() -> Result<()> {
             // Ctrl-c sends this signal; the command may have ended already.
             _ => {
                 let id = child.id().to_string();
-                std::process::Command::new("kill")
-                    .args(["-INT", &id])
-                    .status()?;
+                std::process::Command::new("kill").args(["-INT", &id]).status()?;
             }
         }
         child.wait()?;
@@ -671,25 +638,13 @@ fn no_fifo_is_waited_for_and_no_device_is_replaced() {
     let spec = path("fifo.yaml");
     let (null, with_spec) = (path("null"), ["quantize", "--dry-run", "--spec"]);
     let cases: [(&[&str], &[&Path], &str); 7] = [
-        (
-            &["quantize", "-o"],
-            &[&out, &fifo],
-            "a regular file, got a fifo",
-        ),
-        (
-            &["dequantize", "-o"],
-            &[&out, &fifo],
-            "a regular file, got a fifo",
-        ),
+        (&["quantize", "-o"], &[&out, &fifo], "a regular file, got a fifo"),
+        (&["dequantize", "-o"], &[&out, &fifo], "a regular file, got a fifo"),
         (&["inspect"], &[&fifo], "a regular file, got a fifo"),
         (&["diff"], &[&float, &fifo], "a regular file, got a fifo"),
         (&with_spec, &[&spec, &float], "a regular file, got a fifo"),
         (&["quantize", "-o"], &[&fifo, &float], "a file, got a fifo"),
-        (
-            &["quantize", "-o"],
-            &[&null, &float],
-            "a file, got a character device",
-        ),
+        (&["quantize", "-o"], &[&null, &float], "a file, got a character device"),
     ];
     for (args, paths, expected) in cases {
         let output = dynquant(args, paths);

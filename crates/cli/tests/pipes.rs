@@ -15,9 +15,7 @@ use tempfile::TempDir;
 /// A checkpoint with one matrix for each name.
 fn checkpoint(folder: &TempDir, names: &[&str]) -> PathBuf {
     let ones = Tensor::ones((4, 4), DType::F32, &Device::Cpu).unwrap();
-    let tensors = names
-        .iter()
-        .map(|name| (format!("{name}.weight"), ones.clone()));
+    let tensors = names.iter().map(|name| (format!("{name}.weight"), ones.clone()));
     let tensors: HashMap<_, _> = tensors.collect();
     let path = folder.path().join("float.safetensors");
     safetensors::save(&tensors, &path).unwrap();
@@ -130,11 +128,7 @@ fn a_terminal_sees_no_name_that_it_would_obey() {
         (&["inspect"], &[&absent], "\\u{1b}[2J"),
         (&[dry, other].concat(), &[&float], "u{1b}[2J"),
         (&[dry, layer].concat(), &[&float], "u{1b}[2J"),
-        (
-            &["quantize", "--dry-run", "--spec"],
-            &[&spec, &float],
-            "[2J",
-        ),
+        (&["quantize", "--dry-run", "--spec"], &[&spec, &float], "[2J"),
         (&["\u{1b}[2J"], &[], "\\u{1b}[2J"),
     ];
     for (args, paths, expected) in cases {
@@ -144,9 +138,7 @@ fn a_terminal_sees_no_name_that_it_would_obey() {
         has(&both, expected);
     }
     // JSON has escapes for control characters.
-    let output = dynquant(&["inspect", "--json"], &[&float])
-        .output()
-        .unwrap();
+    let output = dynquant(&["inspect", "--json"], &[&float]).output().unwrap();
     let json: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
     assert_eq!(json["tensors"][0]["name"], format!("{name}.weight"));
 }
@@ -169,8 +161,6 @@ fn a_name_may_be_long() {
         let longest = stdout(&output).lines().map(str::len).max();
         assert!(longest < Some(400), "{command:?}: {longest:?}");
     }
-    let output = dynquant(&["inspect", "--json"], &[&float])
-        .output()
-        .unwrap();
+    let output = dynquant(&["inspect", "--json"], &[&float]).output().unwrap();
     assert!(stdout(&output).contains(&format!("{long}.weight\"")));
 }

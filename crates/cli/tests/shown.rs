@@ -59,10 +59,7 @@ fn a_dry_run_knows_the_sizes() -> Result<()> {
             let count = if embeddings == ["--embeddings"] { 3 } else { 2 };
             let count = count - usize::from(embeddings.len() == 2);
             let said = format!("{}: {count} of 3 layers quantized, ", out.display());
-            assert!(
-                written.starts_with(&said),
-                "{preset}, {embeddings:?}: {written}"
-            );
+            assert!(written.starts_with(&said), "{preset}, {embeddings:?}: {written}");
         }
     }
     Ok(())
@@ -209,9 +206,7 @@ fn inspect_shows_a_row_for_each_tensor() -> Result<()> {
     let scales = &entries["a.weight_scale"];
     let [scale, _] = extent(scales, &bytes[place(scales)]);
     let scale = format!("{scale:.3e}");
-    let first = [
-        "a.weight", "I8", "[2,", "3]", "0.00", "MB", &scale, "to", &scale,
-    ];
+    let first = ["a.weight", "I8", "[2,", "3]", "0.00", "MB", &scale, "to", &scale];
     assert_eq!(rows[1], first);
     assert_eq!(rows[2], ["b", "F32", "[1]", "0.00", "MB"]);
     Ok(())
@@ -296,10 +291,7 @@ fn port_counts_lines_files_and_places() {
     assert_eq!(report["files"][0], first);
     assert_eq!(report["files"][1]["todo"][0]["line"], 2);
     let third = &report["files"][2];
-    assert_eq!(
-        [&third["changed"], &third["lines_added"]],
-        [&json!(false), &json!(0)]
-    );
+    assert_eq!([&third["changed"], &third["lines_added"]], [&json!(false), &json!(0)]);
     assert!(third["error"].is_string());
     assert_eq!((output.status.code(), output.stderr.len()), (Some(1), 0));
 

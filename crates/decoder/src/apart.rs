@@ -139,18 +139,12 @@ impl Process {
         // Ctrl-c at a terminal is for the program only.
         #[cfg(unix)]
         std::os::unix::process::CommandExt::process_group(&mut command, 0);
-        let mut child = command
-            .stdin(Stdio::piped())
-            .stdout(Stdio::piped())
-            .spawn()?;
+        let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn()?;
         let (sender, replies) = mpsc::channel();
         let out = child.stdout.take().context("no output")?;
         std::thread::Builder::new().spawn(move || {
             let lines = BufReader::new(out).lines().map_while(Result::ok);
-            lines
-                .map(|line| sender.send(line))
-                .take_while(Result::is_ok)
-                .for_each(drop);
+            lines.map(|line| sender.send(line)).take_while(Result::is_ok).for_each(drop);
         })?;
         Ok(Self { child, replies })
     }

@@ -57,11 +57,7 @@ impl ToolFormat {
                 has("\"arguments").then_some(Self::Hermes)
             }
         } else if has("[TOOL_CALLS]") {
-            let format = if has("[ARGS]") {
-                Self::MistralArguments
-            } else {
-                Self::Mistral
-            };
+            let format = if has("[ARGS]") { Self::MistralArguments } else { Self::Mistral };
             (!has("[CALL_ID]")).then_some(format)
         } else {
             (has("\"name\": ") && has("\"parameters\": ")).then_some(Self::Llama)

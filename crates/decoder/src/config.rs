@@ -219,10 +219,7 @@ impl Config {
             self.sliding_window_pattern != Some(0),
             "{name}: key \"sliding_window_pattern\": expected a number above 0, got 0"
         );
-        let is_local = matches!(
-            self.model_type,
-            Family::Mistral | Family::Mixtral | Family::Phi3
-        );
+        let is_local = matches!(self.model_type, Family::Mistral | Family::Mixtral | Family::Phi3);
         let is_whole = is_local && self.sliding_window.is_none();
         for layer in 0..self.num_hidden_layers {
             ensure!(
@@ -231,10 +228,7 @@ impl Config {
                 self.sliding_window,
             );
         }
-        ensure!(
-            !self.mlp_bias,
-            "{name}: key \"mlp_bias\": expected false, got true"
-        );
+        ensure!(!self.mlp_bias, "{name}: key \"mlp_bias\": expected false, got true");
         ensure!(
             self.final_logit_softcapping.is_none(),
             "{name}: key \"final_logit_softcapping\": expected null, got a number"
@@ -251,11 +245,7 @@ impl Config {
 
     fn check_activation(&self, name: &str) -> Result<()> {
         let (key, act, known) = match self.model_type {
-            Family::Gemma3 => (
-                "hidden_activation",
-                &self.hidden_activation,
-                "gelu_pytorch_tanh",
-            ),
+            Family::Gemma3 => ("hidden_activation", &self.hidden_activation, "gelu_pytorch_tanh"),
             _ => ("hidden_act", &self.hidden_act, "silu"),
         };
         ensure!(
@@ -350,8 +340,7 @@ impl Config {
 
     /// The number of features of a head.
     pub fn head_dim(&self) -> usize {
-        self.head_dim
-            .unwrap_or(self.hidden_size / self.num_attention_heads.max(1))
+        self.head_dim.unwrap_or(self.hidden_size / self.num_attention_heads.max(1))
     }
 
     /// The number of features within an MLP.
@@ -503,11 +492,7 @@ impl Config {
         let rope = self.rope(0)?;
         let stretched = self.max_position_embeddings as f64 / first as f64;
         let factor = rope.factor.unwrap_or(stretched);
-        let scale = if factor > 1. {
-            (1. + factor.ln() / (first as f64).ln()).sqrt()
-        } else {
-            1.
-        };
+        let scale = if factor > 1. { (1. + factor.ln() / (first as f64).ln()).sqrt() } else { 1. };
         Ok(rope.attention_factor.unwrap_or(scale))
     }
 
@@ -578,10 +563,7 @@ impl Config {
 
     /// The number of tokens that a layer attends to; `None` for all.
     pub fn window(&self, layer: usize) -> Option<usize> {
-        let has_switch = matches!(
-            self.model_type,
-            Family::Qwen2 | Family::Qwen3 | Family::SmolLm3
-        );
+        let has_switch = matches!(self.model_type, Family::Qwen2 | Family::Qwen3 | Family::SmolLm3);
         let is_off = has_switch && !self.use_sliding_window;
         let window = self.sliding_window.filter(|window| *window > 0 && !is_off);
         window.filter(|_| self.is_local(layer))
@@ -606,11 +588,7 @@ impl Config {
     pub fn frequencies(&self, layer: usize) -> Result<Vec<f32>> {
         let rope = self.rope(layer)?;
         let local = self.rope_local_base_freq.filter(|_| self.is_local(layer));
-        let theta = rope
-            .rope_theta
-            .or(local)
-            .or(self.rope_theta)
-            .unwrap_or(10_000.);
+        let theta = rope.rope_theta.or(local).or(self.rope_theta).unwrap_or(10_000.);
         let size = self.rotary_dim()?;
         let plain = (0..size / 2).map(|i| theta.powf(-2. * i as f64 / size as f64));
         let context = self.max_position_embeddings;
@@ -635,10 +613,7 @@ impl Config {
     /// The parameters of a layer's rotary embeddings, chosen among the keys as transformers does.
     fn rope(&self, layer: usize) -> Result<Rope> {
         let kinds = ["full_attention", "sliding_attention"];
-        let stated = self
-            .rope_parameters
-            .as_ref()
-            .filter(|value| !value.is_null());
+        let stated = self.rope_parameters.as_ref().filter(|value| !value.is_null());
         let of_kind = stated.and_then(|value| value.get(kinds[usize::from(self.is_local(layer))]));
         ensure!(
             !self.is_gemma() || self.rope_scaling.is_none() || stated.is_none(),
@@ -657,9 +632,7 @@ impl Config {
             let expected = ["an object of numbers", kinds][usize::from(self.is_gemma())];
             bail!("key \"rope_parameters\": expected {expected}, got {got}");
         }
-        let value = of_kind
-            .or(stated.filter(|_| !is_nested))
-            .filter(|value| !value.is_null());
+        let value = of_kind.or(stated.filter(|_| !is_nested)).filter(|value| !value.is_null());
         let rope = value.map(Rope::deserialize).transpose();
         Ok(rope
             .context("key \"rope_parameters\": expected an object of numbers")?

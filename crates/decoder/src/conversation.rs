@@ -26,11 +26,7 @@ pub struct Reply<'c, 'a> {
 impl<'a> Chat<'a> {
     /// A chat without messages.
     pub fn new(generator: &'a Generator<'a>) -> Self {
-        Self {
-            generator,
-            messages: Vec::new(),
-            past: None,
-        }
+        Self { generator, messages: Vec::new(), past: None }
     }
 
     /// Adds a message by `user`, and returns the model's answer.
@@ -43,10 +39,7 @@ impl<'a> Chat<'a> {
         let generator = self.generator;
         let prompt = generator.texts.chat(&self.messages, true);
         let generation = prompt.and_then(|prompt| {
-            let past = self
-                .past
-                .as_ref()
-                .filter(|_| generator.has_independent_rows());
+            let past = self.past.as_ref().filter(|_| generator.has_independent_rows());
             match past.cloned() {
                 Some(past) => generator.resume(past, &prompt, config),
                 None => generator.generate(&prompt, config),
@@ -57,12 +50,7 @@ impl<'a> Chat<'a> {
         })?;
         // Without a second owner of the pages they are appended to in place.
         self.past = None;
-        Ok(Reply {
-            cached: generation.cached(),
-            chat: self,
-            generation,
-            text: String::new(),
-        })
+        Ok(Reply { cached: generation.cached(), chat: self, generation, text: String::new() })
     }
 }
 

@@ -107,11 +107,7 @@ impl Drafts {
             return;
         }
         self.pause = 1;
-        self.length = if right == guessed {
-            2 * self.length
-        } else {
-            right + 1
-        };
+        self.length = if right == guessed { 2 * self.length } else { right + 1 };
         self.length = self.length.min(self.most);
     }
 }
@@ -142,9 +138,7 @@ impl DraftModel {
         let places = [folder, target].map(|folder| folder.path.display());
         let sizes = [folder, target].map(|folder| folder.config.vocab_size);
         let [draft, model] = [folder, target].map(|folder| folder.texts.tokenizer.get_vocab(true));
-        let other = model
-            .iter()
-            .find(|(token, id)| draft.get(*token) != Some(*id));
+        let other = model.iter().find(|(token, id)| draft.get(*token) != Some(*id));
         let [place, other_place] = places;
         ensure!(
             sizes[0] == sizes[1],
@@ -161,10 +155,7 @@ impl DraftModel {
             )),
         );
         let positions = folder.config.max_position_embeddings;
-        Ok(Self {
-            positions: positions.min(decoder.most_tokens()),
-            decoder,
-        })
+        Ok(Self { positions: positions.min(decoder.most_tokens()), decoder })
     }
 
     /// The decoder.
@@ -184,11 +175,7 @@ impl DraftModel {
         count: usize,
         draws: Draws<'_>,
     ) -> Result<Vec<u32>> {
-        let Draws {
-            sampling,
-            mut random,
-            ends,
-        } = draws;
+        let Draws { sampling, mut random, ends } = draws;
         let mut text = written.to_vec();
         let length = prompt.len() + written.len();
         let mut unread = [prompt, written].concat().split_off(cache.len());

@@ -80,10 +80,7 @@ impl Object for Tuple {
 /// A float as Python writes it: with two digits in an exponent at least, and its sign.
 fn float(value: f64) -> String {
     let text = format!("{value:?}").to_lowercase();
-    match text
-        .split_once('e')
-        .map(|(digits, power)| (digits, power.parse::<i32>()))
-    {
+    match text.split_once('e').map(|(digits, power)| (digits, power.parse::<i32>())) {
         Some((digits, Ok(power))) => format!("{digits}e{power:+03}"),
         _ => text,
     }
@@ -106,10 +103,7 @@ fn python(value: &Value) -> Result<String, Error> {
                 Ok(format!("{name}: {value}"))
             };
             let items = value.try_iter()?.map(item);
-            format!(
-                "{{{}}}",
-                items.collect::<Result<Vec<_>, Error>>()?.join(", ")
-            )
+            format!("{{{}}}", items.collect::<Result<Vec<_>, Error>>()?.join(", "))
         }
         _ => value.to_string(),
     })
@@ -117,11 +111,7 @@ fn python(value: &Value) -> Result<String, Error> {
 
 /// A string in single quotes, or in double quotes if it has only single ones.
 fn quoted(text: &str) -> String {
-    let quote = if text.contains('\'') && !text.contains('"') {
-        '"'
-    } else {
-        '\''
-    };
+    let quote = if text.contains('\'') && !text.contains('"') { '"' } else { '\'' };
     let mut all = String::from(quote);
     for c in text.chars() {
         match c {
@@ -152,10 +142,7 @@ pub fn to_json(value: &Value, kwargs: Kwargs) -> Result<String, Error> {
         }
         (_, separators) => {
             let separators = separators.unwrap_or_else(|| [", ", ": "].map(str::to_owned).into());
-            value.serialize(&mut Serializer::with_formatter(
-                &mut out,
-                Compact(separators),
-            ))
+            value.serialize(&mut Serializer::with_formatter(&mut out, Compact(separators)))
         }
     };
     let fault = |error: String| Error::new(ErrorKind::InvalidOperation, error);

@@ -28,15 +28,8 @@ use crate::{keys, tensors};
 /// Checks that the folder exists, in which `files` are expected.
 pub fn check_folder(dir: &Path, files: &str) -> Result<()> {
     let name = dir.display();
-    let got = if dir.exists() {
-        "a file"
-    } else {
-        "no such folder"
-    };
-    ensure!(
-        dir.is_dir(),
-        "{name}: expected a folder with {files}, got {got}"
-    );
+    let got = if dir.exists() { "a file" } else { "no such folder" };
+    ensure!(dir.is_dir(), "{name}: expected a folder with {files}, got {got}");
     Ok(())
 }
 
@@ -123,9 +116,7 @@ impl Folder {
                 named.insert(name.to_owned(), token.unwrap_or_default());
             }
         }
-        let known = named
-            .values()
-            .filter_map(|token| tokenizer.token_to_id(token));
+        let known = named.values().filter_map(|token| tokenizer.token_to_id(token));
         let also: Vec<u32> = known.chain(ends.iter().copied()).collect();
         let template = template.map(|source| {
             let mut template = Template::naming(&source, named)?;
@@ -136,9 +127,7 @@ impl Folder {
             path: path.to_owned(),
             checkpoint,
             texts: Texts {
-                template: template
-                    .transpose()
-                    .with_context(|| path.display().to_string())?,
+                template: template.transpose().with_context(|| path.display().to_string())?,
                 vocab_size: config.vocab_size,
                 special: Special::new(&tokenizer, &also)?,
                 tokenizer,
@@ -218,29 +207,16 @@ fn generation(dir: &Path, notes: &mut Vec<String>) -> Result<(Vec<u32>, Option<S
         let known = |key: &str| keys::GENERATION.treatment(key).is_some();
         keys.map.retain(|key, _| known(key));
     }
-    let sampling = [
-        "do_sample",
-        "temperature",
-        "top_k",
-        "top_p",
-        "min_p",
-        "repetition_penalty",
-    ];
+    let sampling = ["do_sample", "temperature", "top_k", "top_p", "min_p", "repetition_penalty"];
     let has_sampling = is_separate || sampling.iter().any(|key| keys.get(key).is_some());
     notes.extend(named_notes(file, keys::GENERATION, &keys.map));
     let is_drawn = keys.get("do_sample") == Some(&Value::Bool(true));
     let number = |key: &str, default: f64, range: RangeInclusive<f64>| {
-        let expected = || {
-            keys.fault(
-                key,
-                &format!("a number from {} to {}", range.start(), range.end()),
-            )
-        };
+        let expected =
+            || keys.fault(key, &format!("a number from {} to {}", range.start(), range.end()));
         let value = keys.get(key).filter(|value| !value.is_null());
         let value = value.map_or(Some(default), Value::as_f64);
-        value
-            .filter(|value| range.contains(value))
-            .with_context(expected)
+        value.filter(|value| range.contains(value)).with_context(expected)
     };
     let drawn = Sampling {
         temperature: number("temperature", 1., 0. ..=100.)?,
@@ -251,10 +227,7 @@ fn generation(dir: &Path, notes: &mut Vec<String>) -> Result<(Vec<u32>, Option<S
         repetition_penalty: number("repetition_penalty", 1., 0.01..=100.)?,
         ..Sampling::default()
     };
-    let highest = Sampling {
-        repetition_penalty: drawn.repetition_penalty,
-        ..Sampling::default()
-    };
+    let highest = Sampling { repetition_penalty: drawn.repetition_penalty, ..Sampling::default() };
     let ends = keys.get("eos_token_id").unwrap_or(&Value::Null);
     let ends = Tokens::deserialize(ends).ok();
     let ends = ends.with_context(|| keys.fault("eos_token_id", "a token id, or several"))?;
@@ -329,9 +302,7 @@ fn settings(
 fn compose(dir: &Path, family: Family, tokenizer: &mut Tokenizer) -> Result<()> {
     let path = dir.join("tokenizer_config.json");
     let keys = path.exists().then(|| Keys::read(&path)).transpose()?;
-    let class = keys
-        .iter()
-        .find_map(|keys| keys.get("tokenizer_class")?.as_str());
+    let class = keys.iter().find_map(|keys| keys.get("tokenizer_class")?.as_str());
     let is_qwen = class.map(|class| ["Qwen2Tokenizer", "Qwen2TokenizerFast"].contains(&class));
     if match family {
         Family::Mistral | Family::Mixtral => false,

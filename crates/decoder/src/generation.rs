@@ -219,17 +219,10 @@ impl<'a> Generator<'a> {
         // The scores of the last token are needed.
         past.truncate(common.min(prompt.len() - 1));
         past.tokens = prompt.to_vec();
-        let drafts = if self.has_independent_rows {
-            config.drafts
-        } else {
-            0
-        };
+        let drafts = if self.has_independent_rows { config.drafts } else { 0 };
         Ok(Generation {
             generator: self,
-            config: GenerationConfig {
-                max_tokens: config.max_tokens.min(room),
-                ..*config
-            },
+            config: GenerationConfig { max_tokens: config.max_tokens.min(room), ..*config },
             random: Random::new(config.seed),
             prompt: prompt.len(),
             past,

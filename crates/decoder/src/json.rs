@@ -112,18 +112,12 @@ impl Keys {
 
     /// Reads the file.
     pub fn read(path: &Path) -> Result<Self> {
-        Ok(Self {
-            path: path.display().to_string(),
-            map: read(path, Self::EXPECTED)?,
-        })
+        Ok(Self { path: path.display().to_string(), map: read(path, Self::EXPECTED)? })
     }
 
     /// Parses `text`, the contents of the file at `path`, as [`read`](Self::read) does.
     pub fn parse(path: &str, text: &str) -> Result<Self> {
-        Ok(Self {
-            path: path.to_owned(),
-            map: parse(path, text.into(), Self::EXPECTED)?,
-        })
+        Ok(Self { path: path.to_owned(), map: parse(path, text.into(), Self::EXPECTED)? })
     }
 
     /// The value of a key.

@@ -207,9 +207,7 @@ pub fn config(family: Family, all: Map<String, Value>) -> Result<(Value, Vec<Str
     let mut used: Map<String, Value> = serde_json::from_str(defaults)?;
     let mut unknown = Vec::new();
     for (key, value) in all {
-        let rows = [of_family, CONFIG]
-            .into_iter()
-            .find(|table| table.treatment(&key).is_some());
+        let rows = [of_family, CONFIG].into_iter().find(|table| table.treatment(&key).is_some());
         let Some(rows) = rows else {
             // The settings of generation are read where no other file has them.
             if GENERATION.treatment(&key).is_none() {

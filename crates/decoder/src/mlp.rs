@@ -93,31 +93,17 @@ impl Mlp {
     /// Maps `[rows, hidden]` to `[rows, hidden]`.
     pub fn forward(&self, xs: &Tensor) -> CandleResult<Tensor> {
         let (gate_proj, up_proj, down_proj, is_gelu) = match self {
-            Self::Mixture {
-                gate,
-                experts,
-                choice: (count, normalized),
-            } => {
+            Self::Mixture { gate, experts, choice: (count, normalized) } => {
                 let (chosen, weights) = gate.choose(xs, *count, *normalized)?;
                 return experts.forward(xs, &chosen, &weights);
             }
-            Self::Joined {
-                gate_up_proj,
-                down_proj,
-            } => return joined(xs, gate_up_proj, down_proj),
-            Self::Separate {
-                gate_proj,
-                up_proj,
-                down_proj,
-                is_gelu,
-            } => (gate_proj, up_proj, down_proj, *is_gelu),
+            Self::Joined { gate_up_proj, down_proj } => return joined(xs, gate_up_proj, down_proj),
+            Self::Separate { gate_proj, up_proj, down_proj, is_gelu } => {
+                (gate_proj, up_proj, down_proj, *is_gelu)
+            }
         };
         let [gate, up] = nn::Linear::forward_each([gate_proj, up_proj], xs)?;
-        let activation = if is_gelu {
-            FusedActivation::GeluTanh
-        } else {
-            FusedActivation::Silu
-        };
+        let activation = if is_gelu { FusedActivation::GeluTanh } else { FusedActivation::Silu };
         down_proj.forward(&ops::activate_mul(&gate, &up, activation)?)
     }
 }

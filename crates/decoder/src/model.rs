@@ -50,11 +50,7 @@ impl Decoder {
         let head = (!config.is_tied()).then(head).transpose()?;
         let model = Model::load(config, vb.pp("model"))?;
         let lm_head = head.unwrap_or_else(|| nn::Linear::tied(&model.embed_tokens, None));
-        Ok(Self {
-            model,
-            lm_head,
-            logits_scaling: config.logits_scaling(),
-        })
+        Ok(Self { model, lm_head, logits_scaling: config.logits_scaling() })
     }
 
     /// An empty cache in the precision of the attention layers, with room for `tokens` tokens of
@@ -72,11 +68,7 @@ impl Decoder {
     pub fn most_tokens(&self) -> usize {
         let mut layers = self.model.layers.iter();
         let is_int8 = |layer: &Layer| layer.precision() == Some(Precision::Int8);
-        if layers.any(is_int8) {
-            1 << 16
-        } else {
-            usize::MAX
-        }
+        if layers.any(is_int8) { 1 << 16 } else { usize::MAX }
     }
 
     /// Whether a token has the same scores, bit for bit, read alone and with others: no
@@ -132,11 +124,7 @@ impl Decoder {
     /// `[batch, tokens, vocabulary]`.
     pub fn all(&self, tokens: &Tensor, cache: &mut Cache) -> CandleResult<Tensor> {
         let scores = Scores::All;
-        let all = self.step(&mut [Part {
-            tokens,
-            cache,
-            scores,
-        }])?;
+        let all = self.step(&mut [Part { tokens, cache, scores }])?;
         let (batch, tokens) = tokens.dims2()?;
         all.reshape((batch, tokens, ()))
     }
@@ -260,11 +248,7 @@ impl Model {
         let mut hidden = Hidden { sum, term: None };
         for (index, layer) in self.layers.iter().enumerate() {
             let caches = parts.iter_mut().map(|part| &mut part.cache.0[index]);
-            let mut rows = Rows {
-                angles: &angles,
-                shapes: &shapes,
-                caches: caches.collect(),
-            };
+            let mut rows = Rows { angles: &angles, shapes: &shapes, caches: caches.collect() };
             hidden = layer.forward(hidden, &mut rows)?;
         }
         Ok(hidden)
@@ -289,10 +273,7 @@ impl Hidden {
     /// The selected rows.
     fn select(&self, rows: &Tensor) -> CandleResult<Self> {
         let select = |xs: &Tensor| xs.index_select(rows, 0);
-        Ok(Self {
-            sum: select(&self.sum)?,
-            term: self.term.as_ref().map(select).transpose()?,
-        })
+        Ok(Self { sum: select(&self.sum)?, term: self.term.as_ref().map(select).transpose()? })
     }
 }
 
@@ -339,17 +320,11 @@ impl Layer {
         Ok(Self {
             input_layernorm: norm(names.input_norm)?,
             self_attn: (!convolves).then(attention).transpose()?,
-            conv: convolves
-                .then(|| ShortConvolution::load(config, &vb))
-                .transpose()?,
+            conv: convolves.then(|| ShortConvolution::load(config, &vb)).transpose()?,
             post_attention_layernorm: norm(names.post_norm)?,
             pre_feedforward_layernorm: gemmas("pre_feedforward_layernorm")?,
-            mlp: (!joined)
-                .then(|| Mlp::load(config, indices.0, &vb))
-                .transpose()?,
-            shared_mlp: joined
-                .then(|| SharedMlp::load(config, vb.pp("shared_mlp")))
-                .transpose()?,
+            mlp: (!joined).then(|| Mlp::load(config, indices.0, &vb)).transpose()?,
+            shared_mlp: joined.then(|| SharedMlp::load(config, vb.pp("shared_mlp"))).transpose()?,
             post_feedforward_layernorm: gemmas("post_feedforward_layernorm")?,
             residual_scale: config.residual_scale(),
         })
@@ -424,10 +399,7 @@ impl SelfAttention {
     ) -> Result<Self> {
         let (size, head_dim, names) = (config.hidden_size, config.head_dim(), config.names());
         let vb = vb.pp("self_attn");
-        let (q, kv) = (
-            config.num_attention_heads * head_dim,
-            config.kv_heads() * head_dim,
-        );
+        let (q, kv) = (config.num_attention_heads * head_dim, config.kv_heads() * head_dim);
         let linear = |inputs, out, is_usual, name| {
             let vb = vb.pp(name);
             nn::linear_b(inputs, out, config.bias(is_usual, &vb), vb)
@@ -486,8 +458,7 @@ impl SelfAttention {
             };
             let part = |all: &Tensor| {
                 let rows = all.narrow(1, start, batch * tokens)?;
-                rows.reshape((batch, tokens, (), self.head_dim))?
-                    .transpose(1, 2)
+                rows.reshape((batch, tokens, (), self.head_dim))?.transpose(1, 2)
             };
             let ys = self.attend([part(&q)?, part(&k)?, part(&v)?], cache)?;
             contexts.push(ys.transpose(1, 2)?.flatten_from(2)?.flatten_to(1)?);
@@ -531,8 +502,7 @@ impl SelfAttention {
             return self.attention.forward_cached(&q, cache, Mask::Causal);
         };
         let mask = within(window, q.dim(2)?, cache.len())?;
-        self.attention
-            .forward_cached(&q, cache, Mask::Include(&mask))
+        self.attention.forward_cached(&q, cache, Mask::Include(&mask))
     }
 }
 

@@ -60,9 +60,7 @@ impl Rope {
                 let context = self.original_max_position_embeddings;
                 let context = context.unwrap_or(positions) as f64;
                 let factor = factor()?;
-                plain
-                    .map(|f| llama3(f, factor, [low, high], context))
-                    .collect()
+                plain.map(|f| llama3(f, factor, [low, high], context)).collect()
             }
             "longrope" if is_phi => {
                 let factors = self.short_factor.as_deref().unwrap_or_default();

@@ -10,9 +10,7 @@ pub fn highest(scores: &[f32]) -> usize {
 
 /// Whether a token can be drawn by the scores: none is NaN, and not all are infinite.
 pub fn are_numbers(scores: &[f32]) -> bool {
-    let highest = scores
-        .iter()
-        .fold(f32::NEG_INFINITY, |max, score| max.max(*score));
+    let highest = scores.iter().fold(f32::NEG_INFINITY, |max, score| max.max(*score));
     highest.is_finite() && !scores.iter().any(|score| score.is_nan())
 }
 
@@ -122,11 +120,7 @@ impl Sampling {
         if penalty != 1. {
             for token in counted(prompt.iter().chain(written)).into_keys() {
                 if let Some(score) = scores.get_mut(token as usize) {
-                    *score = if *score > 0. {
-                        *score / penalty
-                    } else {
-                        *score * penalty
-                    };
+                    *score = if *score > 0. { *score / penalty } else { *score * penalty };
                 }
             }
         }
@@ -160,11 +154,7 @@ struct Ranked<'a> {
 
 impl<'a> Ranked<'a> {
     fn new(scores: &'a [f32]) -> Self {
-        Self {
-            scores,
-            tokens: (0..scores.len()).collect(),
-            sorted: 0,
-        }
+        Self { scores, tokens: (0..scores.len()).collect(), sorted: 0 }
     }
 
     /// The token at a rank below the vocabulary's size.

@@ -15,11 +15,7 @@ pub struct Source {
 impl Source {
     pub fn read(source: &str) -> Self {
         let (mut read, mut rest) = (Self::default(), source);
-        while let Some(at) = ["{{", "{%", "{#"]
-            .iter()
-            .filter_map(|tag| rest.find(tag))
-            .min()
-        {
+        while let Some(at) = ["{{", "{%", "{#"].iter().filter_map(|tag| rest.find(tag)).min() {
             let is_code = !rest[at..].starts_with("{#");
             let end = rest[at..].find("#}").map_or(rest.len(), |end| at + end);
             let (text, behind) = rest.split_at(if is_code { at + 2 } else { end });

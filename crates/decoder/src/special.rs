@@ -40,20 +40,11 @@ impl Special {
         let special = added.filter(|(id, token)| token.special || also.contains(id));
         let special: Vec<_> = special.map(|(id, token)| (id, token.content)).collect();
         let (most, got) = (TOKENS.count(), special.len());
-        ensure!(
-            got <= most,
-            "tokenizer: expected at most {most} special tokens, got {got}"
-        );
+        ensure!(got <= most, "tokenizer: expected at most {most} special tokens, got {got}");
         let texts = special.iter().map(|(_, text)| text.chars());
         Ok(Self {
-            edges: texts
-                .flat_map(|mut all| [all.next(), all.last()])
-                .flatten()
-                .collect(),
-            ids: (TOKENS
-                .zip(special)
-                .map(|(mark, (id, text))| (id, (mark, text))))
-            .collect(),
+            edges: texts.flat_map(|mut all| [all.next(), all.last()]).flatten().collect(),
+            ids: (TOKENS.zip(special).map(|(mark, (id, text))| (id, (mark, text)))).collect(),
             separate: OnceLock::new(),
         })
     }
@@ -76,9 +67,7 @@ impl Special {
         }
         let plain = template.render_with(messages, add_generation_prompt, variables)?;
         let mut tools = variables.get(TOOLS).into_iter();
-        let is_plain = !messages
-            .iter()
-            .any(|message| self.may_write_special(message))
+        let is_plain = !messages.iter().any(|message| self.may_write_special(message))
             && !tools.any(|tools| self.may_be_special(tools));
         if is_plain {
             return ids(tokenizer, &plain);
@@ -152,9 +141,9 @@ impl Special {
         match value {
             Value::String(text) => has_edge(text),
             Value::Array(values) => values.iter().any(|value| self.may_be_special(value)),
-            Value::Object(values) => values
-                .iter()
-                .any(|(key, value)| has_edge(key) || self.may_be_special(value)),
+            Value::Object(values) => {
+                values.iter().any(|(key, value)| has_edge(key) || self.may_be_special(value))
+            }
             _ => false,
         }
     }
@@ -166,9 +155,7 @@ impl Special {
         let found = found.get_splits(OffsetReferential::Original, OffsetType::Byte);
         let place = |(_, (start, end), tokens): (_, (usize, usize), &Option<Vec<_>>)| {
             let token: &tokenizers::Token = tokens.as_ref()?.first()?;
-            let all = text
-                .get(start..end)
-                .filter(|_| self.ids.contains_key(&token.id))?;
+            let all = text.get(start..end).filter(|_| self.ids.contains_key(&token.id))?;
             // Some special tokens take the spaces around them.
             let (start, all) = (start + all.len() - all.trim_start().len(), all.trim());
             Some((token.id, start, start + all.len()))
@@ -239,9 +226,7 @@ fn hidden(content: &str, marks: &HashMap<char, char>, texts: &[String]) -> Strin
 /// model, so that no visible text encodes to them.
 fn separated(tokenizer: &Tokenizer, special: &HashMap<u32, (char, String)>) -> Result<Tokenizer> {
     let fault = |e| anyhow::anyhow!("tokenizer: {e}");
-    let marks = special
-        .values()
-        .map(|(mark, text)| (text.as_str(), mark.to_string()));
+    let marks = special.values().map(|(mark, text)| (text.as_str(), mark.to_string()));
     let marks: HashMap<&str, String> = marks.collect();
     let rename = |text: &mut Value| {
         if let Some(mark) = text.as_str().and_then(|text| marks.get(text)) {
@@ -252,9 +237,7 @@ fn separated(tokenizer: &Tokenizer, special: &HashMap<u32, (char, String)>) -> R
     for token in json["added_tokens"].as_array_mut().into_iter().flatten() {
         rename(&mut token["content"]);
     }
-    let model = json["model"]
-        .as_object_mut()
-        .context("tokenizer: expected a model")?;
+    let model = json["model"].as_object_mut().context("tokenizer: expected a model")?;
     for key in ["unk_token", "vocab", "merges"] {
         match model.get_mut(key) {
             Some(Value::Object(vocab)) => {
@@ -266,14 +249,9 @@ fn separated(tokenizer: &Tokenizer, special: &HashMap<u32, (char, String)>) -> R
             }
             // Merges whose result is a special token are dropped.
             Some(Value::Array(merges)) if key == "merges" => merges.retain(|merge| {
-                let parts = merge
-                    .as_array()
-                    .into_iter()
-                    .flatten()
-                    .filter_map(Value::as_str);
-                let union = merge
-                    .as_str()
-                    .map_or_else(|| parts.collect(), |two| two.replacen(' ', "", 1));
+                let parts = merge.as_array().into_iter().flatten().filter_map(Value::as_str);
+                let union =
+                    merge.as_str().map_or_else(|| parts.collect(), |two| two.replacen(' ', "", 1));
                 !marks.contains_key(&*union)
             }),
             Some(Value::Array(vocab)) => vocab.iter_mut().for_each(|entry| rename(&mut entry[0])),

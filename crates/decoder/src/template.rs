@@ -29,11 +29,7 @@ pub struct Message {
 impl Message {
     /// A message by an author.
     pub fn new(role: &str, content: &str) -> Self {
-        Self {
-            role: role.to_owned(),
-            content: content.to_owned(),
-            fields: Variables::new(),
-        }
+        Self { role: role.to_owned(), content: content.to_owned(), fields: Variables::new() }
     }
 }
 
@@ -43,14 +39,8 @@ pub type Variables = Map<String, Value>;
 const NAME: &str = "chat_template";
 
 /// The variables of every template, and of blocks.
-const GIVEN: [&str; 6] = [
-    "messages",
-    "add_generation_prompt",
-    "documents",
-    "loop",
-    "self",
-    "caller",
-];
+const GIVEN: [&str; 6] =
+    ["messages", "add_generation_prompt", "documents", "loop", "self", "caller"];
 
 /// The most instructions of a rendering; a template takes a few hundred for each message.
 const FUEL: u64 = 5_000_000;
@@ -93,10 +83,7 @@ impl LocalTemplate {
         environment
             .add_template_owned(NAME, text)
             .context("chat template: expected a Jinja template")?;
-        Ok(Self {
-            environment,
-            tokens,
-        })
+        Ok(Self { environment, tokens })
     }
 
     /// The further variables that the template reads.
@@ -124,10 +111,8 @@ impl LocalTemplate {
         let tokens = self.tokens.iter();
         let tokens = tokens.map(|(name, token)| (name.clone(), token.clone().into()));
         let variables = variables.clone().into_iter();
-        let others: Variables = iter::once(("tools".to_owned(), Value::Null))
-            .chain(variables)
-            .chain(tokens)
-            .collect();
+        let others: Variables =
+            iter::once(("tools".to_owned(), Value::Null)).chain(variables).chain(tokens).collect();
         let values = minijinja::context! {
             messages => messages,
             add_generation_prompt,

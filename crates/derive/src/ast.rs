@@ -52,12 +52,7 @@ impl<'a> Input<'a> {
             }
             syn::Data::Union(data) => Data::Union(data.union_token),
         };
-        Self {
-            ident: &input.ident,
-            generics: &input.generics,
-            attrs,
-            data,
-        }
+        Self { ident: &input.ident, generics: &input.generics, attrs, data }
     }
 
     /// The fields of each list in which names must differ.
@@ -86,19 +81,14 @@ impl<'a> Variant<'a> {
         {
             only.place = Place::Here;
         }
-        Self {
-            ident: &variant.ident,
-            fields,
-        }
+        Self { ident: &variant.ident, fields }
     }
 }
 
 impl<'a> Field<'a> {
     fn parse_all(fields: &'a Fields, errors: &mut Errors) -> Vec<Self> {
         let fields = fields.iter().enumerate();
-        fields
-            .map(|(index, f)| Self::parse(index, f, errors))
-            .collect()
+        fields.map(|(index, f)| Self::parse(index, f, errors)).collect()
     }
 
     fn parse(index: usize, field: &'a syn::Field, errors: &mut Errors) -> Self {
@@ -109,21 +99,11 @@ impl<'a> Field<'a> {
         };
         let place = match (&attrs, &field.ident) {
             (attrs, _) if attrs.flatten.is_some() => Place::Here,
-            (
-                FieldAttrs {
-                    rename: Some(name), ..
-                },
-                _,
-            ) => Place::Below(name.value(), name.span()),
+            (FieldAttrs { rename: Some(name), .. }, _) => Place::Below(name.value(), name.span()),
             (_, Some(ident)) => Place::Below(ident.unraw().to_string(), ident.span()),
             (_, None) => Place::Below(index.to_string(), field.ty.span()),
         };
-        Self {
-            member,
-            ty: &field.ty,
-            attrs,
-            place,
-        }
+        Self { member, ty: &field.ty, attrs, place }
     }
 
     pub fn is_skipped(&self) -> bool {

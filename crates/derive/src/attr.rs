@@ -113,10 +113,9 @@ pub fn field(attrs: &[Attribute], errors: &mut Errors) -> FieldAttrs {
                 entry.value(name, &mut found.weight, errors);
             }
             "name" => entry.flag(&mut found.name, errors),
-            name if ON_TYPE.contains(&name) => errors.at(
-                entry.key.span(),
-                format!("`{name}` belongs on the type, not on a field"),
-            ),
+            name if ON_TYPE.contains(&name) => {
+                errors.at(entry.key.span(), format!("`{name}` belongs on the type, not on a field"))
+            }
             name => errors.at(
                 entry.key.span(),
                 format!(
@@ -216,10 +215,7 @@ impl Entry {
     /// Fills `slot`, once.
     fn value<T>(&self, value: Option<T>, slot: &mut Option<T>, errors: &mut Errors) {
         match slot {
-            Some(_) => errors.at(
-                self.key.span(),
-                format!("duplicate attribute `{}`", self.key),
-            ),
+            Some(_) => errors.at(self.key.span(), format!("duplicate attribute `{}`", self.key)),
             None => *slot = value,
         }
     }

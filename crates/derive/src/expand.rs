@@ -27,10 +27,7 @@ pub fn implementation(input: &Input<'_>) -> TokenStream {
         (body.clone(), body)
     } else {
         bound_type_params(input, &krate, &mut generics);
-        (
-            body(input, &krate, Access::Shared),
-            body(input, &krate, Access::Mutable),
-        )
+        (body(input, &krate, Access::Shared), body(input, &krate, Access::Mutable))
     };
     let quantizable = wrap(input, &krate, &generics, &visit, &visit_mut);
     quote!(#quantizable #layer)
@@ -222,10 +219,7 @@ impl Occurring<'_> {
         let Some(qself) = &ty.qself else {
             return false;
         };
-        let mut inner = Occurring {
-            params: self.params.clone(),
-            bounded: Vec::new(),
-        };
+        let mut inner = Occurring { params: self.params.clone(), bounded: Vec::new() };
         inner.visit_type(&qself.ty);
         !inner.bounded.is_empty()
     }
@@ -246,12 +240,7 @@ impl<'ast> Visit<'ast> for Occurring<'ast> {
             return;
         }
         // Holds no `T`, so it asks nothing of it.
-        if ty
-            .path
-            .segments
-            .last()
-            .is_some_and(|s| s.ident == "PhantomData")
-        {
+        if ty.path.segments.last().is_some_and(|s| s.ident == "PhantomData") {
             return;
         }
         syn::visit::visit_type_path(self, ty);

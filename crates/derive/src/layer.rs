@@ -18,13 +18,8 @@ pub fn implementation(
     let (impl_generics, ty_generics, where_clause) = generics.split_for_impl();
 
     let (qconfig, name) = (local("__qconfig"), local("__name"));
-    let Parts {
-        names,
-        projections,
-        quantized,
-        checkpoint_name,
-        measured,
-    } = Parts::new(fields, krate, &qconfig);
+    let Parts { names, projections, quantized, checkpoint_name, measured } =
+        Parts::new(fields, krate, &qconfig);
     quote! {
         const _: () = {
             #[allow(unused_imports)]

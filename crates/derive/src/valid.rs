@@ -29,10 +29,8 @@ pub fn check(input: &Input<'_>, errors: &mut Errors) {
 fn check_layer(input: &Input<'_>, errors: &mut Errors) {
     let layer = input.attrs.layer.as_ref();
     if let (Some(_), Some(span)) = (layer, input.attrs.strict) {
-        errors.at(
-            span,
-            "`strict` and `layer` exclude each other: a layer's fields are not visited",
-        );
+        errors
+            .at(span, "`strict` and `layer` exclude each other: a layer's fields are not visited");
     }
     let kind = layer.and_then(|layer| layer.kind.as_ref());
     if let Some(kind) = kind {
@@ -96,10 +94,7 @@ fn check_derived(input: &Input<'_>, kind: &LitStr, errors: &mut Errors) {
 fn check_combination(field: &Field<'_>, errors: &mut Errors) {
     let mut present = field.attrs.spans();
     if let (Some((first, _)), Some((second, span))) = (present.next(), present.next()) {
-        errors.at(
-            span,
-            format!("`{first}` and `{second}` exclude each other on one field"),
-        );
+        errors.at(span, format!("`{first}` and `{second}` exclude each other on one field"));
     }
 }
 
@@ -115,10 +110,7 @@ fn check_name(name: &LitStr, if_empty: &str, errors: &mut Errors) {
     let (value, span) = (name.value(), name.span());
     if value.is_empty() {
         errors.at(span, format!("empty name: {if_empty}"));
-    } else if value
-        .split('.')
-        .any(|s| s.is_empty() || s.contains(char::is_whitespace))
-    {
+    } else if value.split('.').any(|s| s.is_empty() || s.contains(char::is_whitespace)) {
         errors.at(
             span,
             format!(
@@ -132,10 +124,8 @@ fn check_name(name: &LitStr, if_empty: &str, errors: &mut Errors) {
 /// Paths must differ; only the walk can tell what two flattened fields bring along.
 fn check_unique(fields: &[Field<'_>], errors: &mut Errors) {
     // Fields that are not renamed come first, so that the blame falls on a rename.
-    let (renamed, unrenamed): (Vec<_>, Vec<_>) = fields
-        .iter()
-        .filter(|f| !f.is_skipped())
-        .partition(|f| f.attrs.rename.is_some());
+    let (renamed, unrenamed): (Vec<_>, Vec<_>) =
+        fields.iter().filter(|f| !f.is_skipped()).partition(|f| f.attrs.rename.is_some());
     let mut seen = HashSet::new();
     for field in unrenamed.into_iter().chain(renamed) {
         if let Place::Below(name, span) = &field.place

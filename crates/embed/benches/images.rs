@@ -23,13 +23,8 @@ fn main() -> Result<()> {
     let pixel = |i: usize| ((i * 2_654_435_761) >> 7) as u8;
     let pixels: Vec<u8> = (0..count * side * side * 3).map(pixel).collect();
     let pictures = pixels.chunks_exact(side * side * 3);
-    let pictures: Vec<Picture<'_>> = pictures
-        .map(|pixels| Picture::Rgb {
-            pixels,
-            width: side,
-            height: side,
-        })
-        .collect();
+    let pictures: Vec<Picture<'_>> =
+        pictures.map(|pixels| Picture::Rgb { pixels, width: side, height: side }).collect();
     for preset in [Preset::NONE, Preset::default()] {
         let embedder = ImageEmbedder::open_with(&folder, Options::new().preset(preset))?;
         let inputs = pictures.iter().map(|picture| embedder.input(picture));

@@ -145,11 +145,7 @@ impl Options {
             );
             encoder.tokenizer.limit(limit).context("max_tokens")?;
         }
-        Ok(Batches {
-            encoder,
-            size: self.batch_size,
-            progress: self.progress,
-        })
+        Ok(Batches { encoder, size: self.batch_size, progress: self.progress })
     }
 }
 
@@ -195,13 +191,8 @@ impl Batches {
             let fits = |&count: &usize| count * texts[rest[count - 1]].len() <= MOST_TOKENS;
             let count = (1..=self.size.min(rest.len())).rev().find(fits);
             let (batch, others) = rest.split_at(count.unwrap_or(1));
-            let tasks: Vec<Task<'_>> = batch
-                .iter()
-                .map(|&index| Task {
-                    tokens: &texts[index],
-                    head,
-                })
-                .collect();
+            let tasks: Vec<Task<'_>> =
+                batch.iter().map(|&index| Task { tokens: &texts[index], head }).collect();
             let of_batch = self.encoder.model.answer(&tasks)?;
             for (&index, answer) in batch.iter().zip(of_batch) {
                 answers[index] = finish(answer);

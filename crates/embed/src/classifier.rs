@@ -59,10 +59,7 @@ impl Classifier {
             return Err(config.keys.fault("problem_type", expected));
         }
         let several = problem.as_deref() == Some("multi_label_classification");
-        Ok(Self {
-            is_multi_label: several || config.labels.len() == 1,
-            batches,
-        })
+        Ok(Self { is_multi_label: several || config.labels.len() == 1, batches })
     }
 
     /// The underlying model, for lower-level calls.
@@ -81,10 +78,7 @@ impl Classifier {
         let encode = |text: &_| tokenizer.encode(Input::Text(AsRef::as_ref(text)), cut);
         let tokens = each(texts, encode)?;
         let answers = self.batches.answer(&tokens, Head::Classes)?;
-        Ok(answers
-            .into_iter()
-            .map(|logits| self.classes(logits))
-            .collect())
+        Ok(answers.into_iter().map(|logits| self.classes(logits)).collect())
     }
 
     fn classes(&self, logits: Vec<f32>) -> Vec<(String, f32)> {

@@ -114,9 +114,8 @@ impl Config {
             Some((path, text)) if texts.is_splade => (Some(Splade::parse(path, text)?), None),
             pooling => (None, pooling.as_ref()),
         };
-        let pooling = pooling
-            .map(|(path, text)| Pooling::parse(path, text, sizes.hidden))
-            .transpose()?;
+        let pooling =
+            pooling.map(|(path, text)| Pooling::parse(path, text, sizes.hidden)).transpose()?;
         ensure!(
             tower.is_none() || pooling.is_none() && splade.is_none(),
             keys.fault("model_type", "another one before a pooling")
@@ -126,9 +125,7 @@ impl Config {
             Some(_) => Pooling::last_token(),
             None => Pooling::default(),
         });
-        let projected = tower
-            .map(|tower| tower.outputs(&keys, &sizes))
-            .transpose()?;
+        let projected = tower.map(|tower| tower.outputs(&keys, &sizes)).transpose()?;
         let tokenizer = TokenizerConfig::parse(texts, &keys, &mut notes)?;
         let (limited, max_tokens) = max_tokens(texts, &tokenizer, &sizes)?;
         Ok(Self {
@@ -159,8 +156,7 @@ impl Config {
 
 /// A note for each key that nothing reads.
 pub(crate) fn unread(path: &str, keys: Vec<String>) -> impl Iterator<Item = String> {
-    keys.into_iter()
-        .map(move |key| format!("{path}: key {key:?} is not read"))
+    keys.into_iter().map(move |key| format!("{path}: key {key:?} is not read"))
 }
 
 /// The settings of `tokenizer_config.json`.
@@ -231,12 +227,7 @@ impl NamedToken {
                 } else {
                     AddedToken::from(content, true)
                 };
-                to.push(Self {
-                    place,
-                    key,
-                    token,
-                    is_described,
-                });
+                to.push(Self { place, key, token, is_described });
                 Vec::new()
             }
             _ => Vec::new(),
@@ -250,11 +241,7 @@ impl NamedToken {
 const BERTS: [&str; 3] = ["BertTokenizer", "DistilBertTokenizer", "MPNetTokenizer"];
 
 /// The tokenizer classes of RoBERTa, then those of its relatives.
-const ROBERTAS: [&str; 3] = [
-    "RobertaTokenizer",
-    "XLMRobertaTokenizer",
-    "CamembertTokenizer",
-];
+const ROBERTAS: [&str; 3] = ["RobertaTokenizer", "XLMRobertaTokenizer", "CamembertTokenizer"];
 
 /// The tokenizer classes of ALBERT, DeBERTa and T5.
 const PIECES: [&str; 3] = ["AlbertTokenizer", "DebertaV2Tokenizer", "T5Tokenizer"];
@@ -317,9 +304,7 @@ impl TokenizerConfig {
         let max_tokens: Option<f64> = keys.optional("model_max_length", "a number")?;
         Ok(Self {
             path,
-            max_tokens: max_tokens
-                .filter(|length| *length >= 1.)
-                .map(|length| length as usize),
+            max_tokens: max_tokens.filter(|length| *length >= 1.).map(|length| length as usize),
             gives_types,
             bert: bert.transpose()?,
             named,
@@ -381,10 +366,7 @@ fn parts(class: Option<&str>, keys: &Keys) -> Result<Vec<(&'static str, &'static
         return Ok(Vec::new());
     };
     let lower = keys.flag("do_lower_case", is(0))?;
-    Ok(vec![
-        ("do_lower_case", "Lowercase", lower),
-        (key, part, is_on),
-    ])
+    Ok(vec![("do_lower_case", "Lowercase", lower), (key, part, is_on)])
 }
 
 /// The most tokens of a text, with the place that says so.

@@ -166,24 +166,14 @@ impl Int8Vector {
         let max = vector.iter().fold(0f32, |max, x| max.max(x.abs()));
         let scale = max / 127.;
         let code = |x: &f32| {
-            if scale > 0. {
-                (x / scale).round() as i8
-            } else {
-                0
-            }
+            if scale > 0. { (x / scale).round() as i8 } else { 0 }
         };
-        Self {
-            codes: vector.iter().map(code).collect(),
-            scale,
-        }
+        Self { codes: vector.iter().map(code).collect(), scale }
     }
 
     /// The numbers that the codes represent.
     pub fn to_f32(&self) -> Vec<f32> {
-        self.codes
-            .iter()
-            .map(|code| f32::from(*code) * self.scale)
-            .collect()
+        self.codes.iter().map(|code| f32::from(*code) * self.scale).collect()
     }
 
     /// The dot product with another vector of the same length: the cosine, if both are normalized.

@@ -31,14 +31,7 @@ use crate::tokens::{Direction, Input};
 
 /// The files of a folder that determine the answers, besides `*.safetensors` and the modules'
 /// files.
-const TEXTS: [&str; 6] = [
-    ARTIFACT,
-    CONFIG,
-    TOKENIZER,
-    TOKENIZER_CONFIG,
-    MODULES,
-    SETTINGS,
-];
+const TEXTS: [&str; 6] = [ARTIFACT, CONFIG, TOKENIZER, TOKENIZER_CONFIG, MODULES, SETTINGS];
 /// The architectures that classify tokens.
 const OF_TOKENS: &str = "ForTokenClassification";
 /// The files of the embedded model: configuration, tokenizer and weights.
@@ -88,10 +81,8 @@ impl Encoder {
         })?;
         let vb = VarBuilder::from_slice_safetensors(weights, DType::F32, &Device::Cpu)?;
         let tokenizer = Tokenizer::parse("assets/bert/tokenizer.json", tokenizer, &config)?;
-        let network = quantized(
-            load(&config, Answers::Classes(config.labels.len()), None, vb)?,
-            preset,
-        )?;
+        let network =
+            quantized(load(&config, Answers::Classes(config.labels.len()), None, vb)?, preset)?;
         Ok(Self {
             name: "debian-sections".to_owned(),
             model: Model::new(network, &config, Vec::new(), false)?,
@@ -116,11 +107,7 @@ impl Encoder {
 
     /// The number of classes of the head; 0 without a head.
     pub(crate) fn classes(&self) -> usize {
-        if self.model.is_classifier() {
-            self.config.labels.len()
-        } else {
-            0
-        }
+        if self.model.is_classifier() { self.config.labels.len() } else { 0 }
     }
 
     /// Reports the keys in the files that nothing reads.
@@ -162,11 +149,7 @@ impl Encoder {
             model: Model::new(network, &config, Vec::new(), false)?,
             config,
             tokenizer,
-            dtype: if is_quantized {
-                "quantized".to_owned()
-            } else {
-                Preset::NONE.to_string()
-            },
+            dtype: if is_quantized { "quantized".to_owned() } else { Preset::NONE.to_string() },
             prompts: Prompts::default(),
         })
     }
@@ -198,15 +181,7 @@ impl Encoder {
         }
         let (behind, is_scored) = files.finish()?;
         let mut network = files.network(task)?;
-        let Files {
-            name,
-            modules,
-            loaded,
-            mut config,
-            prompts,
-            late,
-            ..
-        } = files;
+        let Files { name, modules, loaded, mut config, prompts, late, .. } = files;
         let is_quantized = loaded.is_quantized();
         if let Some(texts) = texts {
             ensure!(
@@ -216,11 +191,8 @@ impl Encoder {
             equalize_norms(&mut network, &tokenizer, texts).context("equalize")?;
         }
         // The default preset is for products, of which a table of words has none.
-        let default = if modules.static_embedding.is_some() {
-            Preset::NONE
-        } else {
-            Preset::default()
-        };
+        let default =
+            if modules.static_embedding.is_some() { Preset::NONE } else { Preset::default() };
         let (network, dtype) = by_preset(network, is_quantized, preset, default, &name)?;
         let model = Model::new(network, &config, behind, is_scored);
         let model = model.with_context(|| name.clone())?;
@@ -239,14 +211,7 @@ impl Encoder {
             config.max_tokens = most;
             tokenizer.limit(most)?;
         }
-        Ok(Self {
-            name: folder_name(dir),
-            model,
-            config,
-            tokenizer,
-            dtype,
-            prompts,
-        })
+        Ok(Self { name: folder_name(dir), model, config, tokenizer, dtype, prompts })
     }
 }
 
@@ -256,11 +221,7 @@ fn check_dir(dir: &Path) -> Result<()> {
         dir.is_dir(),
         "{}: expected a folder with config.json, tokenizer.json and model.safetensors, got {}",
         dir.display(),
-        if dir.exists() {
-            "a file"
-        } else {
-            "no such folder"
-        },
+        if dir.exists() { "a file" } else { "no such folder" },
     );
     ensure!(
         !dir.join(ADAPTER).exists(),
@@ -344,16 +305,7 @@ impl<'a> Files<'a> {
         if late.is_some() {
             prompts = prompts.with_sides();
         }
-        Ok(Self {
-            dir,
-            name,
-            modules,
-            loaded,
-            config,
-            prompts,
-            add_generation_prompt,
-            late,
-        })
+        Ok(Self { dir, name, modules, loaded, config, prompts, add_generation_prompt, late })
     }
 
     /// The tokenizer, which also limits the tokens of a text.
@@ -459,11 +411,7 @@ pub(crate) fn digest(dir: Option<&Path>) -> Result<String> {
     let relative = |path: &Path| path.strip_prefix(dir).unwrap_or(path).to_owned();
     let modules = Modules::read(dir)?;
     names.push(relative(&modules.pooling));
-    names.extend(
-        modules
-            .folders()
-            .map(|folder| relative(folder).join(CONFIG)),
-    );
+    names.extend(modules.folders().map(|folder| relative(folder).join(CONFIG)));
     names.extend((modules.static_embedding.iter()).map(|folder| relative(folder).join(TOKENIZER)));
     let folders = modules.folders().filter(|folder| folder.is_dir());
     for folder in std::iter::once(dir).chain(folders) {
@@ -502,10 +450,7 @@ fn load(
 
 /// Moves range from the outputs of norms to weights, as measured on `texts`.
 fn equalize_norms(network: &mut Network, tokenizer: &Tokenizer, texts: &[String]) -> Result<()> {
-    ensure!(
-        !texts.is_empty(),
-        "expected texts of the kind that the model is for, got none"
-    );
+    ensure!(!texts.is_empty(), "expected texts of the kind that the model is for, got none");
     let cut = Some(Direction::Right);
     let tokens = each(texts, |text| tokenizer.encode(Input::Text(text), cut))?;
     let rows = Rows::new(tokens.iter());

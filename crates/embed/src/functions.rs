@@ -9,9 +9,7 @@ pub fn normalized(mut vector: Vec<f32>) -> Vec<f32> {
     let sum: f64 = vector.iter().map(|x| f64::from(*x) * f64::from(*x)).sum();
     if sum > 0. {
         let factor = 1. / sum.sqrt();
-        vector
-            .iter_mut()
-            .for_each(|x| *x = (f64::from(*x) * factor) as f32);
+        vector.iter_mut().for_each(|x| *x = (f64::from(*x) * factor) as f32);
     }
     vector
 }

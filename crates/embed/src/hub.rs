@@ -54,10 +54,7 @@ pub fn fetch_with(name: &str, progress: impl FnMut(Progress<'_>)) -> Result<Path
     if decoders::is_file(name) {
         return decoders::fetch_with(name, progress);
     }
-    let reads = Reads {
-        visit: &visit,
-        certain: MODULES,
-    };
+    let reads = Reads { visit: &visit, certain: MODULES };
     hub::fetch(name, &reads, progress)
 }
 
@@ -73,11 +70,8 @@ fn visit(files: &mut Files<'_>) -> Result<()> {
         steps |= files.get(file)?.is_some();
     }
     ensure!(has_tokenizer || steps, "it has no {}", files::TOKENIZER);
-    for file in sentence::FILES
-        .into_iter()
-        .chain(OPTIONAL)
-        .chain(files::TOKENS)
-        .chain(lexical::FILES)
+    for file in
+        sentence::FILES.into_iter().chain(OPTIONAL).chain(files::TOKENS).chain(lexical::FILES)
     {
         files.get(file)?;
     }
@@ -88,10 +82,7 @@ fn visit(files: &mut Files<'_>) -> Result<()> {
         let parts: Option<Vec<&str>> = parts.map(|part| part.as_os_str().to_str()).collect();
         let parts = parts.filter(|parts| parts.iter().all(|part| is_plain(part)));
         let parts = parts.with_context(|| {
-            format!(
-                "{}: expected a name of letters, digits, `-`, `_` and `.`",
-                path.display()
-            )
+            format!("{}: expected a name of letters, digits, `-`, `_` and `.`", path.display())
         })?;
         Ok(parts.join("/"))
     };

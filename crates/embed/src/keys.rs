@@ -102,11 +102,7 @@ impl Keys {
         }
         all.extend(given.into_iter().filter(|(_, value)| !value.is_null()));
         let most = self.most;
-        Ok(Self {
-            path,
-            map: all,
-            most,
-        })
+        Ok(Self { path, map: all, most })
     }
 
     /// Limits every size to the bytes of the weights.
@@ -228,10 +224,9 @@ impl Keys {
             "quick_gelu" => Ok(FusedActivation::QuickGelu),
             "relu" => Ok(FusedActivation::Relu),
             "silu" | "swish" => Ok(FusedActivation::Silu),
-            _ => Err(self.fault(
-                key,
-                "gelu, gelu_new, gelu_pytorch_tanh, quick_gelu, relu or silu",
-            )),
+            _ => {
+                Err(self.fault(key, "gelu, gelu_new, gelu_pytorch_tanh, quick_gelu, relu or silu"))
+            }
         }
     }
 

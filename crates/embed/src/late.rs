@@ -49,17 +49,10 @@ const MOST: usize = 1 << 16;
 type Names = ([(&'static str, &'static str); 2], [&'static str; 3]);
 const PYLATE: Names = (
     [("query_prefix", "[Q] "), ("document_prefix", "[D] ")],
-    [
-        "query_length",
-        "document_length",
-        "attend_to_expansion_tokens",
-    ],
+    ["query_length", "document_length", "attend_to_expansion_tokens"],
 );
 const STANFORD: Names = (
-    [
-        ("query_token_id", "[unused0]"),
-        ("doc_token_id", "[unused1]"),
-    ],
+    [("query_token_id", "[unused0]"), ("doc_token_id", "[unused1]")],
     ["query_maxlen", "doc_maxlen", "attend_to_mask_tokens"],
 );
 
@@ -118,11 +111,7 @@ impl LateSettings {
             document.skipped = words.unwrap_or_else(punctuation);
         }
         document.unknown = Some("unk_token".to_owned());
-        Ok(Self {
-            query,
-            document,
-            projection: None,
-        })
+        Ok(Self { query, document, projection: None })
     }
 
     /// The settings of sentence-transformers; `mask` is the folder of `MultiVectorMask`.
@@ -140,10 +129,7 @@ impl LateSettings {
         };
         let [query, document] = sentence.lengths;
         Ok(Self {
-            query: Side {
-                expansion: sentence.expansion.clone(),
-                ..side("query", query)
-            },
+            query: Side { expansion: sentence.expansion.clone(), ..side("query", query) },
             document: side("document", document),
             projection: None,
         })

@@ -39,11 +39,7 @@ impl Lexical {
         let linear = nn::linear_b(size, 1, true, loaded.var_builder());
         let linear = linear.with_context(|| format!("{place}: expected a product"))?;
         loaded.check(&place)?;
-        Ok(Some(Self {
-            linear,
-            skipped,
-            vocab,
-        }))
+        Ok(Some(Self { linear, skipped, vocab }))
     }
 
     /// The weights of the vocabulary by a text's tokens and their vectors.

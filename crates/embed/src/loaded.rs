@@ -24,11 +24,7 @@ const WEIGHT: &str = ".weight";
 
 impl Loaded {
     pub fn new(checkpoint: Checkpoint) -> Self {
-        Self {
-            checkpoint,
-            asked: Arc::default(),
-            others: &[],
-        }
+        Self { checkpoint, asked: Arc::default(), others: &[] }
     }
 
     /// Leaves out the tensors whose names begin so.

@@ -96,11 +96,7 @@ impl Model {
     pub(crate) fn most_tokens(&self) -> Result<usize> {
         let mut precisions = Precisions(Vec::new());
         self.walk(&mut precisions)?;
-        Ok(if precisions.0.contains(&Precision::Int8) {
-            MOST_INT8
-        } else {
-            usize::MAX
-        })
+        Ok(if precisions.0.contains(&Precision::Int8) { MOST_INT8 } else { usize::MAX })
     }
 
     /// The length of the texts with last tokens that no token attends to, if there are any, is at
@@ -174,9 +170,8 @@ impl Model {
         let by_head = |head| head == Head::Classes && !self.is_scored;
         let is_classified = |(task, _): &&(&Task<'_>, &[f32])| by_head(task.head);
         let classified = texts.iter().filter(is_classified);
-        let classified: Vec<(&[f32], &[u32])> = classified
-            .map(|(task, vectors)| (*vectors, task.tokens.ids()))
-            .collect();
+        let classified: Vec<(&[f32], &[u32])> =
+            classified.map(|(task, vectors)| (*vectors, task.tokens.ids())).collect();
         let mut logits = self.logits(&classified, size)?.into_iter();
         let pool = |task: &Task<'_>, vectors: &[f32]| self.pool(task.tokens, vectors, size);
         let of_tokens = self.network.of_tokens.as_ref();
@@ -192,18 +187,15 @@ impl Model {
                 let kept = places.filter(|(place, _)| skipped.binary_search(place).is_err());
                 let kept: Vec<&[f32]> = kept.map(|(_, vector)| vector).collect();
                 let mut modules = self.modules.iter();
-                modules.try_fold(kept.concat(), |vectors, module| {
-                    module.apply(vectors, kept.len())
-                })
+                modules.try_fold(kept.concat(), |vectors, module| module.apply(vectors, kept.len()))
             }
             Head::Sparse => self.sparse(task.tokens, vectors, size),
             Head::Embedding if self.splade.is_some() => self.sparse(task.tokens, vectors, size),
             Head::Embedding if self.is_scored => pool(task, vectors),
             head @ (Head::Embedding | Head::Classes) if !by_head(head) => {
                 let mut modules = self.modules.iter();
-                modules.try_fold(pool(task, vectors)?, |embedding, module| {
-                    module.apply(embedding, 1)
-                })
+                modules
+                    .try_fold(pool(task, vectors)?, |embedding, module| module.apply(embedding, 1))
             }
             Head::TokenEmbeddings => Ok(vectors.to_vec()),
             Head::TokenClasses => {
@@ -236,9 +228,7 @@ impl Model {
             Some(2) => 1 + ids.iter().position(|id| Some(id) == largest).unwrap_or(0),
             Some(ending) => 1 + ids.iter().position(|id| *id == ending).unwrap_or(0),
         };
-        let pooled = self
-            .pooling
-            .pool(&vectors[..end * size], size, tokens.prompt);
+        let pooled = self.pooling.pool(&vectors[..end * size], size, tokens.prompt);
         let Some(projection) = &self.network.pooled_projection else {
             return Ok(pooled);
         };

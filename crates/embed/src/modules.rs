@@ -308,19 +308,14 @@ pub(crate) fn model_folder(dir: &Path) -> Result<PathBuf> {
     let entries: Vec<Map<String, Value>> = entries
         .transpose()
         .with_context(|| {
-            format!(
-                "{}: expected the modules of sentence-transformers",
-                path.display()
-            )
+            format!("{}: expected the modules of sentence-transformers", path.display())
         })?
         .unwrap_or_default();
     let [entry] = entries.as_slice() else {
         return Ok(dir.to_owned());
     };
     let keys = Keys::flat(&path.display().to_string(), entry.clone(), &tables::MODULES)?;
-    let is_clip = keys
-        .word("type")?
-        .is_some_and(|it| it.ends_with(".CLIPModel"));
+    let is_clip = keys.word("type")?.is_some_and(|it| it.ends_with(".CLIPModel"));
     if !is_clip {
         return Ok(dir.to_owned());
     }
@@ -330,9 +325,7 @@ pub(crate) fn model_folder(dir: &Path) -> Result<PathBuf> {
 
 /// A path within the folder, of at most one component.
 fn plain<'a>(path: &str, subfolder: &'a str) -> Result<&'a str> {
-    let is_name = Path::new(subfolder)
-        .file_name()
-        .is_some_and(|name| name == subfolder);
+    let is_name = Path::new(subfolder).file_name().is_some_and(|name| name == subfolder);
     ensure!(
         subfolder.is_empty() || is_name,
         "{path}: key \"path\": expected the name of a folder, got {subfolder:?}"
@@ -375,12 +368,8 @@ impl Module {
         *at = takes(&keys, at, start)?;
         let key = "activation_function";
         let name = keys.word(key)?;
-        let name = name
-            .as_deref()
-            .unwrap_or("torch.nn.modules.activation.Tanh");
-        let name = name
-            .strip_prefix("torch.nn.")
-            .and_then(|it| it.rsplit('.').next());
+        let name = name.as_deref().unwrap_or("torch.nn.modules.activation.Tanh");
+        let name = name.strip_prefix("torch.nn.").and_then(|it| it.rsplit('.').next());
         let activation = match name {
             Some("Identity") => None,
             Some("Tanh") => Some(FusedActivation::Tanh),
@@ -409,11 +398,7 @@ impl Module {
         };
         let linear = linear("linear", bias)?;
         loaded.check(&dir.display())?;
-        Ok(Self::Dense {
-            linear,
-            activation,
-            residual,
-        })
+        Ok(Self::Dense { linear, activation, residual })
     }
 
     /// The length of an embedding after the module.
@@ -438,11 +423,7 @@ impl Module {
             Self::Normalize => return each(&|row| normalized(row.to_vec())),
             Self::Cut(size) => return each(&|row| row[..row.len().min(*size)].to_vec()),
             Self::LayerNorm(norm) => norm.forward(&xs()?)?,
-            Self::Dense {
-                linear,
-                activation,
-                residual,
-            } => {
+            Self::Dense { linear, activation, residual } => {
                 let xs = xs()?;
                 let ys = linear.forward(&xs)?;
                 let ys = match activation {

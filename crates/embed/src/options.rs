@@ -21,10 +21,7 @@ pub struct ModelOptions {
         doc = "(or a name on the hub such as sentence-transformers/all-MiniLM-L6-v2, or",
         doc = "NAME@REVISION, which is downloaded once)"
     )]
-    #[cfg_attr(
-        feature = "program",
-        arg(long, alias = "model-dir", value_name = "MODEL")
-    )]
+    #[cfg_attr(feature = "program", arg(long, alias = "model-dir", value_name = "MODEL"))]
     pub model: Option<PathBuf>,
 
     /// The weights of a float model.
@@ -59,10 +56,9 @@ impl ModelOptions {
                 Ok(encoder)
             }
             None => {
-                for (option, is_given) in [
-                    ("--equalize", self.equalize.is_some()),
-                    ("--task", self.task.is_some()),
-                ] {
+                for (option, is_given) in
+                    [("--equalize", self.equalize.is_some()), ("--task", self.task.is_some())]
+                {
                     ensure!(!is_given, "{option}: expected a model with it, got none");
                 }
                 Encoder::embedded(self.preset.unwrap_or_default())

@@ -36,10 +36,7 @@ impl PairTemplate {
 
     /// The text of a pair.
     pub fn text(&self, query: &str, document: &str) -> Result<String> {
-        let pair = [
-            Message::new("query", query),
-            Message::new("document", document),
-        ];
+        let pair = [Message::new("query", query), Message::new("document", document)];
         let messages: Vec<Message> = self.system.iter().cloned().chain(pair).collect();
         self.template.render(&messages, self.add_generation_prompt)
     }

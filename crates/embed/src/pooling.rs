@@ -42,35 +42,21 @@ const NAMES: [(Mode, &str, &str); 6] = [
     (Mode::Cls, "cls", "pooling_mode_cls_token"),
     (Mode::Max, "max", "pooling_mode_max_tokens"),
     (Mode::Mean, "mean", "pooling_mode_mean_tokens"),
-    (
-        Mode::MeanSqrtLen,
-        "mean_sqrt_len_tokens",
-        "pooling_mode_mean_sqrt_len_tokens",
-    ),
-    (
-        Mode::WeightedMean,
-        "weightedmean",
-        "pooling_mode_weightedmean_tokens",
-    ),
+    (Mode::MeanSqrtLen, "mean_sqrt_len_tokens", "pooling_mode_mean_sqrt_len_tokens"),
+    (Mode::WeightedMean, "weightedmean", "pooling_mode_weightedmean_tokens"),
     (Mode::LastToken, "lasttoken", "pooling_mode_lasttoken"),
 ];
 
 impl Default for Pooling {
     fn default() -> Self {
-        Self {
-            modes: vec![Mode::Mean],
-            include_prompt: true,
-        }
+        Self { modes: vec![Mode::Mean], include_prompt: true }
     }
 }
 
 impl Pooling {
     /// The last token alone.
     pub(crate) fn last_token() -> Self {
-        Self {
-            modes: vec![Mode::LastToken],
-            ..Self::default()
-        }
+        Self { modes: vec![Mode::LastToken], ..Self::default() }
     }
 
     /// Reads a configuration of sentence-transformers, for vectors of `hidden` numbers.
@@ -93,20 +79,14 @@ impl Pooling {
             let names = NAMES.map(|(_, name, _)| name).join(", ");
             keys.fault("pooling_mode", &format!("one or several of {names}"))
         })?;
-        Ok(Self {
-            modes,
-            include_prompt: keys.flag("include_prompt", true)?,
-        })
+        Ok(Self { modes, include_prompt: keys.flag("include_prompt", true)? })
     }
 
     /// The embedding from a text's vectors, of `size` numbers each, the first `prompt` of which
     /// belong to a prompt.
     pub(crate) fn pool(&self, tokens: &[f32], size: usize, prompt: usize) -> Vec<f32> {
         let prompt = if self.include_prompt { 0 } else { prompt };
-        let parts = self
-            .modes
-            .iter()
-            .map(|mode| mode.pool(tokens, size, prompt));
+        let parts = self.modes.iter().map(|mode| mode.pool(tokens, size, prompt));
         parts.collect::<Vec<_>>().concat()
     }
 }
@@ -137,11 +117,7 @@ impl fmt::Display for Mode {
 impl Mode {
     /// The vector pooled from those after the first `skipped`; from all if there are none.
     pub(crate) fn pool(self, tokens: &[f32], size: usize, skipped: usize) -> Vec<f32> {
-        let skipped = if skipped * size < tokens.len() {
-            skipped
-        } else {
-            0
-        };
+        let skipped = if skipped * size < tokens.len() { skipped } else { 0 };
         let mut rows = tokens[skipped * size..].chunks_exact(size);
         let count = rows.len() as f32;
         match self {
@@ -174,10 +150,7 @@ fn weighted<'a>(rows: impl Iterator<Item = &'a [f32]>, skipped: usize) -> Vec<f3
     for (row, place) in rows.zip(skipped + 1..) {
         let weight = place as f32;
         answer.resize(row.len(), 0.);
-        answer
-            .iter_mut()
-            .zip(row)
-            .for_each(|(sum, x)| *sum += weight * x);
+        answer.iter_mut().zip(row).for_each(|(sum, x)| *sum += weight * x);
         all += weight;
     }
     divided(answer, all)

@@ -24,10 +24,7 @@ impl Preset {
 
     /// All presets.
     pub fn all() -> impl Iterator<Item = Self> {
-        QConfigSpec::PRESETS
-            .into_iter()
-            .map(Self)
-            .chain([Self::NONE])
+        QConfigSpec::PRESETS.into_iter().map(Self).chain([Self::NONE])
     }
 
     /// The names of all presets.
@@ -38,17 +35,12 @@ impl Preset {
     /// The help on an option of the command line.
     #[cfg(feature = "program")]
     pub fn help() -> String {
-        format!(
-            "Weights of a float model: {} [default: int8]",
-            Self::names()
-        )
+        format!("Weights of a float model: {} [default: int8]", Self::names())
     }
 
     pub(crate) fn spec(self) -> candle_dynquant::Result<Option<QConfigSpec>> {
         let is_quantized = self != Self::NONE;
-        is_quantized
-            .then(|| QConfigSpec::preset(self.0))
-            .transpose()
+        is_quantized.then(|| QConfigSpec::preset(self.0)).transpose()
     }
 }
 

@@ -37,26 +37,19 @@ pub fn fetched(name: &str) -> Result<PathBuf> {
     const CLEARED: &str = "\r\x1b[K";
     let shows = stderr().is_terminal();
     let mut shown = Instant::now();
-    let folder = fetch_with(
-        name,
-        |Progress {
-             file,
-             bytes,
-             of: total,
-         }| {
-            if !shows || shown.elapsed() < Duration::from_millis(100) {
-                return;
-            }
-            shown = Instant::now();
-            let megabytes = |bytes: u64| format!("{:.1}", bytes as f64 / 1e6);
-            let total = total.map(|total| format!(" of {}", megabytes(total)));
-            let total = total.unwrap_or_default();
-            print::progress(format_args!(
-                "{CLEARED}downloading {file}: {}{total} MB",
-                megabytes(bytes)
-            ));
-        },
-    );
+    let folder = fetch_with(name, |Progress { file, bytes, of: total }| {
+        if !shows || shown.elapsed() < Duration::from_millis(100) {
+            return;
+        }
+        shown = Instant::now();
+        let megabytes = |bytes: u64| format!("{:.1}", bytes as f64 / 1e6);
+        let total = total.map(|total| format!(" of {}", megabytes(total)));
+        let total = total.unwrap_or_default();
+        print::progress(format_args!(
+            "{CLEARED}downloading {file}: {}{total} MB",
+            megabytes(bytes)
+        ));
+    });
     if shows {
         print::progress(CLEARED);
     }

@@ -102,16 +102,11 @@ impl Prompts {
     }
 
     pub(crate) fn set(&mut self, name: &str, prompt: &str) {
-        self.prompts
-            .insert(name.to_owned(), Some(prompt.to_owned()));
+        self.prompts.insert(name.to_owned(), Some(prompt.to_owned()));
     }
 
     fn names(&self) -> String {
-        let names: Vec<String> = self
-            .prompts
-            .keys()
-            .map(|name| format!("{name:?}"))
-            .collect();
+        let names: Vec<String> = self.prompts.keys().map(|name| format!("{name:?}")).collect();
         names.join(", ")
     }
 
@@ -120,13 +115,10 @@ impl Prompts {
     /// # Errors
     /// When the prompt does not exist; the text lists the prompts.
     pub fn named(&self, name: &str) -> Result<&str, String> {
-        let prompt = self
-            .prompts
-            .get(name)
-            .ok_or_else(|| match self.prompts.len() {
-                0 => format!("the model has no prompts, got {name:?}"),
-                _ => format!("expected one of {}, got {name:?}", self.names()),
-            })?;
+        let prompt = self.prompts.get(name).ok_or_else(|| match self.prompts.len() {
+            0 => format!("the model has no prompts, got {name:?}"),
+            _ => format!("expected one of {}, got {name:?}", self.names()),
+        })?;
         Ok(prompt.as_deref().unwrap_or_default())
     }
 

@@ -55,10 +55,7 @@ impl Reranker {
         let activation = encoder.prompts.activation_fn.as_deref();
         let is_sigmoid = is_sigmoid(activation, &encoder.config.keys)
             .with_context(|| dir.as_ref().display().to_string())?;
-        Ok(Self {
-            batches,
-            is_sigmoid,
-        })
+        Ok(Self { batches, is_sigmoid })
     }
 
     /// The underlying model, for lower-level calls.
@@ -72,20 +69,13 @@ impl Reranker {
     /// # Errors
     /// When the model fails.
     pub fn scores(&self, query: &str, texts: &[impl AsRef<str>]) -> Result<Vec<f32>> {
-        let pair = self
-            .encoder()
-            .tokenizer
-            .pairs(query, Some(Direction::Right));
+        let pair = self.encoder().tokenizer.pairs(query, Some(Direction::Right));
         let pair = pair.context("the query")?;
         let tokens = each(texts, |text| pair(text.as_ref()))?;
         let logits = self.batches.answer(&tokens, Head::Classes)?;
         let score = |logits: Vec<f32>| {
             let logit = *logits.first().context("expected a score, got none")?;
-            Ok(if self.is_sigmoid {
-                sigmoid(logit)
-            } else {
-                logit
-            })
+            Ok(if self.is_sigmoid { sigmoid(logit) } else { logit })
         };
         logits.into_iter().map(score).collect()
     }
@@ -105,9 +95,7 @@ impl Reranker {
 /// Whether scores go through the sigmoid, the default. `activation` is the folder's setting; before
 /// release 6 `config.json` had it, and before release 4 under another key.
 fn is_sigmoid(activation: Option<&str>, keys: &Keys) -> Result<bool> {
-    let release_4 = keys
-        .get("sentence_transformers")
-        .and_then(|it| it.get("activation_fn"));
+    let release_4 = keys.get("sentence_transformers").and_then(|it| it.get("activation_fn"));
     let before = release_4.or(keys.get("sbert_ce_default_activation_function"));
     let name = activation.or(before.and_then(Value::as_str));
     match name.map(|name| (name.starts_with("torch."), name.rsplit('.').next())) {

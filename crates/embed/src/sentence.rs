@@ -104,10 +104,8 @@ impl Sentence {
             lower_case: keys.flag("do_lower_case", false)?,
             guesses_words: task.as_deref() == Some("fill-mask"),
             has_classes: output == "scores",
-            add_generation_prompt: keys.flag(
-                "processing_kwargs.chat_template.add_generation_prompt",
-                false,
-            )?,
+            add_generation_prompt: keys
+                .flag("processing_kwargs.chat_template.add_generation_prompt", false)?,
         })
     }
 }

@@ -59,9 +59,7 @@ impl Splade {
             }
         }
         if !self.is_sum {
-            weights
-                .iter_mut()
-                .for_each(|weight| *weight = logarithm(*weight));
+            weights.iter_mut().for_each(|weight| *weight = logarithm(*weight));
         }
         Ok(weights)
     }

@@ -84,9 +84,7 @@ impl TokenClassifier {
     /// # Errors
     /// When the model fails.
     pub fn classify(&self, texts: &[impl AsRef<str>]) -> Result<Vec<Vec<ClassifiedToken>>> {
-        let Encoder {
-            tokenizer, config, ..
-        } = self.encoder();
+        let Encoder { tokenizer, config, .. } = self.encoder();
         let located = each(texts, |text| tokenizer.located(text.as_ref()))?;
         let (tokens, spans): (Vec<_>, Vec<_>) = located.into_iter().unzip();
         let logits = self.0.answer(&tokens, Head::TokenClasses)?;

@@ -45,11 +45,7 @@ pub(crate) type Span = Option<Range<usize>>;
 
 /// The first text of pairs.
 enum First<'a> {
-    Alone {
-        text: Box<Encoding>,
-        length: usize,
-        room: usize,
-    },
+    Alone { text: Box<Encoding>, length: usize, room: usize },
     Chat(&'a Chat, String),
 }
 
@@ -63,10 +59,7 @@ impl Tokenizer {
         if config.tokenizer.is_bare {
             let cut = whole.get_truncation();
             let is_right = cut.is_none_or(|cut| cut.direction == TruncationDirection::Right);
-            ensure!(
-                is_right,
-                "{path}: expected truncation on the right, got the left"
-            );
+            ensure!(is_right, "{path}: expected truncation on the right, got the left");
             most = cut.map_or(most, |cut| most.min(cut.max_length));
             whole.with_post_processor(None::<PostProcessorWrapper>);
         }
@@ -97,9 +90,7 @@ impl Tokenizer {
             config.vocab_size,
         );
         let pad = config.tower.is_some_and(|tower| tower.is_padded);
-        let pad = pad
-            .then(|| padding(&whole, path, &config.tokenizer))
-            .transpose()?;
+        let pad = pad.then(|| padding(&whole, path, &config.tokenizer)).transpose()?;
         let mut tokenizer = Self {
             pad,
             whole,
@@ -152,10 +143,7 @@ impl Tokenizer {
     /// # Errors
     /// When only special tokens would fit.
     pub fn limit(&mut self, max_tokens: usize) -> Result<()> {
-        let special = self
-            .whole
-            .encode_fast("", true)
-            .map_err(anyhow::Error::msg)?;
+        let special = self.whole.encode_fast("", true).map_err(anyhow::Error::msg)?;
         // A pair has one more special token.
         ensure!(
             max_tokens > special.len() + 1,
@@ -227,18 +215,9 @@ impl Tokenizer {
     pub fn prompt(&self, text: &str) -> Result<Prompt, TokensError> {
         let encoding = self.whole.encode_fast(text, true).map_err(failed)?;
         let ending = usize::from(encoding.get_special_tokens_mask().last() == Some(&1));
-        let tokens = if text.is_empty() {
-            0
-        } else {
-            encoding.len() - ending
-        };
+        let tokens = if text.is_empty() { 0 } else { encoding.len() - ending };
         let text = text.to_owned();
-        Ok(Prompt {
-            text,
-            tokens,
-            ending,
-            is_query: false,
-        })
+        Ok(Prompt { text, tokens, ending, is_query: false })
     }
 
     /// Encodes a text after a prompt, as [`encode`](Self::encode) does, and records the prompt's
@@ -267,11 +246,7 @@ impl Tokenizer {
     ) -> Result<Tokens, TokensError> {
         let most = self.max_tokens;
         if let Some(late) = &self.late {
-            let side = if prompt.is_query {
-                &late.query
-            } else {
-                &late.document
-            };
+            let side = if prompt.is_query { &late.query } else { &late.document };
             let text = format!("{}{text}", prompt.text);
             let tokens = self.text(&text, 0, side.room(most), cut)?;
             let tokens = side.finish(tokens, most, |word| self.whole.token_to_id(word))?;
@@ -326,11 +301,7 @@ impl Tokenizer {
         };
         Ok(move |second: &str| match &first {
             First::Chat(chat, first) => self.chat(chat, first, second, cut),
-            &First::Alone {
-                ref text,
-                length,
-                room,
-            } => {
+            &First::Alone { ref text, length, room } => {
                 let (mut first, mut second) = (Encoding::clone(text), self.alone(second)?);
                 second.set_type_ids(vec![1; second.len()]);
                 let [of_first, of_second] = shares([length, second.len()], room);
@@ -422,12 +393,10 @@ impl Tokenizer {
         let encoding = self.whole.post_process(encoding, None, true);
         let encoding = encoding.map_err(failed)?;
         let masks = encoding.get_special_tokens_mask().iter();
-        let spans = masks
-            .zip(encoding.get_offsets())
-            .map(|(mask, &(start, end))| {
-                let span = text.floor_char_boundary(start)..text.ceil_char_boundary(end);
-                Some(span).filter(|_| *mask == 0)
-            });
+        let spans = masks.zip(encoding.get_offsets()).map(|(mask, &(start, end))| {
+            let span = text.floor_char_boundary(start)..text.ceil_char_boundary(end);
+            Some(span).filter(|_| *mask == 0)
+        });
         let spans = spans.collect();
         let tokens = self.of_encoding(&encoding, 0);
         Ok((self.checked(tokens, self.max_tokens)?, spans))
@@ -458,11 +427,8 @@ impl Tokenizer {
 
     fn of_encoding(&self, encoding: &Encoding, prompt: usize) -> Tokens {
         let ids = encoding.get_ids().to_vec();
-        let types = if self.gives_types {
-            encoding.get_type_ids().to_vec()
-        } else {
-            vec![0; ids.len()]
-        };
+        let types =
+            if self.gives_types { encoding.get_type_ids().to_vec() } else { vec![0; ids.len()] };
         Tokens::new(ids, types, prompt)
     }
 
@@ -547,13 +513,7 @@ fn add_tokens(
     path: &str,
     files: &TokenizerConfig,
 ) -> Result<()> {
-    for NamedToken {
-        place,
-        token,
-        is_described,
-        ..
-    } in &files.named
-    {
+    for NamedToken { place, token, is_described, .. } in &files.named {
         let content = &token.content;
         ensure!(
             whole.token_to_id(content).is_some(),
@@ -571,10 +531,7 @@ fn add_tokens(
         ModelWrapper::WordPiece(words) if files.bert.is_some() => Some(&words.unk_token),
         _ => None,
     };
-    for NamedToken {
-        place, key, token, ..
-    } in &files.named
-    {
+    for NamedToken { place, key, token, .. } in &files.named {
         let expected = match &**key {
             key if key == first => empty.get_tokens().first(),
             key if key == last => empty.get_tokens().last(),
@@ -582,10 +539,7 @@ fn add_tokens(
             _ => None,
         };
         let (expected, got) = (expected.unwrap_or(&token.content), &token.content);
-        ensure!(
-            expected == got,
-            "{place}: expected {expected:?}, as in {path}, got {got:?}"
-        );
+        ensure!(expected == got, "{place}: expected {expected:?}, as in {path}, got {got:?}");
     }
     if let (Some(space), Some(expected)) = (files.prefix_space, prefix_space(whole)) {
         ensure!(
@@ -651,11 +605,7 @@ fn truncate(encoding: &mut Encoding, room: usize, cut: Option<Direction>) {
 fn shares([first, second]: [usize; 2], room: usize) -> [usize; 2] {
     let short = first.min(second).min(room / 2);
     let long = first.max(second).min(room - short);
-    if first > second {
-        [long, short]
-    } else {
-        [short, long]
-    }
+    if first > second { [long, short] } else { [short, long] }
 }
 
 #[cfg(test)]
@@ -674,18 +624,11 @@ mod tests {
         };
         for (first, second, max_length) in (0..13 * 13 * 13).map(|i| (i % 13, i / 13 % 13, i / 169))
         {
-            let params = TruncationParams {
-                max_length,
-                ..Default::default()
-            };
+            let params = TruncationParams { max_length, ..Default::default() };
             let (one, two) = (encoding(first), Some(encoding(second)));
             let (one, two) = truncate_encodings(one, two, &params)?;
             let expected = [one.len(), two.map_or(0, |two| two.len())];
-            assert_eq!(
-                shares([first, second], max_length),
-                expected,
-                "{first} {second}"
-            );
+            assert_eq!(shares([first, second], max_length), expected, "{first} {second}");
         }
         Ok(())
     }

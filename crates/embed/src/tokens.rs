@@ -86,13 +86,7 @@ pub struct Tokens {
 
 impl Tokens {
     pub(crate) fn new(ids: Vec<u32>, types: Vec<u32>, prompt: usize) -> Self {
-        Self {
-            ids,
-            types,
-            prompt,
-            hidden: 0,
-            skipped: Vec::new(),
-        }
+        Self { ids, types, prompt, hidden: 0, skipped: Vec::new() }
     }
 
     /// The number of tokens; never 0.

@@ -12,18 +12,10 @@ use crate::common::{fault, folder};
 
 mod common;
 
-const TEXTS: [&str; 5] = [
-    "a river",
-    "the old city of snow and trees",
-    "bread",
-    "",
-    "west to east",
-];
+const TEXTS: [&str; 5] = ["a river", "the old city of snow and trees", "bread", "", "west to east"];
 
 fn assets(name: &str) -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR"))
-        .join("../../assets")
-        .join(name)
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../../assets").join(name)
 }
 
 /// A copy of a fixture, in a folder for the test.
@@ -76,10 +68,7 @@ fn prompts_stand_before_texts() -> Result<()> {
     assert_eq!(embedder.embed_documents(&TEXTS)?, behind("passage of a ")?);
     assert_eq!(embedder.embed_as("query", &TEXTS)?, behind("query the ")?);
     let (green, plain) = (behind("green ")?, behind("")?);
-    let error = embedder
-        .embed_as("title", &TEXTS)
-        .err()
-        .context("an error")?;
+    let error = embedder.embed_as("title", &TEXTS).err().context("an error")?;
     let expected = "prompt: expected one of \"document\", \"query\", got \"title\"";
     assert_eq!(error.to_string(), expected);
 
@@ -109,20 +98,14 @@ fn prompts_stand_before_texts() -> Result<()> {
 fn progress_reaches_the_number_of_texts_and_long_texts_are_cut() -> Result<()> {
     let seen = Arc::new(Mutex::new(Vec::new()));
     let calls = Arc::clone(&seen);
-    let options = Options::new()
-        .batch_size(2)
-        .max_tokens(8)
-        .on_progress(move |done, all| {
-            if let Ok(mut calls) = calls.lock() {
-                calls.push((done, all));
-            }
-        });
+    let options = Options::new().batch_size(2).max_tokens(8).on_progress(move |done, all| {
+        if let Ok(mut calls) = calls.lock() {
+            calls.push((done, all));
+        }
+    });
     let embedder = Embedder::open_with(folder("bert"), options)?;
     embedder.embed(&TEXTS)?;
-    assert_eq!(
-        *seen.lock().map_err(|e| anyhow::anyhow!("{e}"))?,
-        [(2, 5), (4, 5), (5, 5)]
-    );
+    assert_eq!(*seen.lock().map_err(|e| anyhow::anyhow!("{e}"))?, [(2, 5), (4, 5), (5, 5)]);
     let long = "the river runs to the harbour and the sea";
     let short = "the river runs to the harbour";
     assert_eq!(embedder.embed(&[long])?, embedder.embed(&[short])?);
@@ -133,32 +116,17 @@ fn progress_reaches_the_number_of_texts_and_long_texts_are_cut() -> Result<()> {
 #[test]
 fn mistakes_of_options_are_named() -> Result<()> {
     let faults: [(Options, &str); 3] = [
-        (
-            Options::new().batch_size(0),
-            "batch_size: expected 1 or more, got 0",
-        ),
-        (
-            Options::new().max_tokens(1000),
-            "max_tokens: expected at most 152",
-        ),
-        (
-            Options::new().max_tokens(2),
-            "expected a limit of 4 or more, got 2",
-        ),
+        (Options::new().batch_size(0), "batch_size: expected 1 or more, got 0"),
+        (Options::new().max_tokens(1000), "max_tokens: expected at most 152"),
+        (Options::new().max_tokens(2), "expected a limit of 4 or more, got 2"),
     ];
     for (options, expected) in faults {
         let error = Embedder::open_with(folder("bert"), options).err();
         let error = format!("{:#}", error.context("an error")?);
         assert!(error.contains(expected), "{error}");
     }
-    let error = Reranker::open(folder("classes-gte"))
-        .err()
-        .context("an error")?;
-    assert!(
-        error
-            .to_string()
-            .contains("expected a reranker, whose head has 1 class, got 3")
-    );
+    let error = Reranker::open(folder("classes-gte")).err().context("an error")?;
+    assert!(error.to_string().contains("expected a reranker, whose head has 1 class, got 3"));
     let error = Reranker::open(folder("bert")).err().context("an error")?;
     assert!(error.to_string().contains("got 0"), "{error}");
     let dir = copy("bert", "integers")?;
@@ -169,16 +137,9 @@ fn mistakes_of_options_are_named() -> Result<()> {
     let header = String::from_utf8(header.to_vec())?.replace("\"F16\"", "\"I16\"");
     fs::write(&path, [&bytes[..8], header.as_bytes(), values].concat())?;
     let error = Embedder::open(&dir).err().context("an error")?;
-    assert!(
-        error.to_string().contains("expected floats, got I16"),
-        "{error}"
-    );
+    assert!(error.to_string().contains("expected floats, got I16"), "{error}");
     let error = Classifier::open(folder("bert")).err().context("an error")?;
-    assert!(
-        error
-            .to_string()
-            .contains("expected a classifier, got a model without a head")
-    );
+    assert!(error.to_string().contains("expected a classifier, got a model without a head"));
     Ok(())
 }
 
@@ -232,14 +193,9 @@ tokenizer_config.json of bert | "unk_token" | "truncation_side": "left", "unk_to
         let config = fs::read_to_string(&path)?;
         assert!(config.contains(from), "{name}: {from}");
         fs::write(&path, config.replace(from, to))?;
-        let error = Embedder::open(&dir)
-            .err()
-            .with_context(|| format!("{name}: {to}"))?;
+        let error = Embedder::open(&dir).err().with_context(|| format!("{name}: {to}"))?;
         let error = format!("{error:#}");
-        assert!(
-            error.contains(expected) && error.contains("refused"),
-            "{name}, {to}: {error}"
-        );
+        assert!(error.contains(expected) && error.contains("refused"), "{name}, {to}: {error}");
     }
     Ok(())
 }
@@ -276,14 +232,9 @@ fn a_score_may_be_the_logit_of_one_token() -> Result<()> {
 #[test]
 fn a_long_query_has_the_scores_of_its_beginning() -> Result<()> {
     let reranker = Reranker::open(folder("reranker-qwen3"))?;
-    let texts: Vec<String> = (0..256)
-        .map(|i| format!("{} bread", TEXTS[i % 5]))
-        .collect();
+    let texts: Vec<String> = (0..256).map(|i| format!("{} bread", TEXTS[i % 5])).collect();
     let [long, beginning] = [200_000, 170].map(|words| "river snow".repeat(words));
-    assert_eq!(
-        reranker.scores(&long, &texts)?,
-        reranker.scores(&beginning, &texts)?
-    );
+    assert_eq!(reranker.scores(&long, &texts)?, reranker.scores(&beginning, &texts)?);
     Ok(())
 }
 
@@ -334,10 +285,7 @@ sentence_bert_config.json | add_generation_prompt | tools | chat_template.tools"
     let dir = changed_reranker("chat_template.jinja", "{{-", &format!("{refuses}{{{{-"))?;
     let reranker = Reranker::open(&dir)?;
     assert_eq!(reranker.scores("bread", &["a river"])?.len(), 1);
-    let error = reranker
-        .scores("a city", &["bread"])
-        .err()
-        .context("an error")?;
+    let error = reranker.scores("a city", &["bread"]).err().context("an error")?;
     assert!(format!("{error:#}").contains("no documents"), "{error:#}");
     Ok(())
 }
@@ -345,10 +293,7 @@ sentence_bert_config.json | add_generation_prompt | tools | chat_template.tools"
 #[test]
 fn codes_of_8_bits_stand_for_the_vector() -> Result<()> {
     let vectors = Embedder::open(folder("gemma3"))?.embed(&TEXTS)?;
-    let codes: Vec<Int8Vector> = vectors
-        .iter()
-        .map(|vector| Int8Vector::of(vector))
-        .collect();
+    let codes: Vec<Int8Vector> = vectors.iter().map(|vector| Int8Vector::of(vector)).collect();
     for (a, of_a) in vectors.iter().zip(&codes) {
         let far = a.iter().zip(of_a.to_f32()).map(|(x, y)| (x - y).abs());
         assert!(far.fold(0., f32::max) <= of_a.scale * 0.501);

@@ -109,16 +109,8 @@ fn vectors_equal_those_of_sentence_transformers() -> Result<()> {
         assert_eq!(embedder.encoder().config.notes, [""; 0], "{name}");
         check(name, &embedder.embed(&expected.texts)?, &expected.vectors)?;
         if !expected.queries.is_empty() {
-            check(
-                name,
-                &embedder.embed_queries(&expected.questions)?,
-                &expected.queries,
-            )?;
-            check(
-                name,
-                &embedder.embed_documents(&expected.texts)?,
-                &expected.documents,
-            )?;
+            check(name, &embedder.embed_queries(&expected.questions)?, &expected.queries)?;
+            check(name, &embedder.embed_documents(&expected.texts)?, &expected.documents)?;
         }
     }
     Ok(())
@@ -216,10 +208,7 @@ fn mistakes_in_adapters_are_named() -> Result<()> {
 #[test]
 fn the_tokens_of_attention_in_int8_are_limited() -> Result<()> {
     let (_dir, out) = quantized("qwen3")?;
-    fs::write(
-        out.join("sentence_bert_config.json"),
-        r#"{"max_seq_length": 70000}"#,
-    )?;
+    fs::write(out.join("sentence_bert_config.json"), r#"{"max_seq_length": 70000}"#)?;
     assert_eq!(Encoder::open(&out, None)?.tokenizer.max_tokens(), 70_000);
 
     // The attributes that a save of a model with such attention writes.
@@ -235,15 +224,9 @@ fn the_tokens_of_attention_in_int8_are_limited() -> Result<()> {
     *record = precisions.to_string().into();
     let header = header.to_string();
     let length = (header.len() as u64).to_le_bytes();
-    fs::write(
-        out.join("model.safetensors"),
-        [&length, header.as_bytes(), data].concat(),
-    )?;
+    fs::write(out.join("model.safetensors"), [&length, header.as_bytes(), data].concat())?;
     let encoder = Encoder::open(&out, None)?;
-    assert_eq!(
-        (encoder.config.max_tokens, encoder.tokenizer.max_tokens()),
-        (65_536, 65_536)
-    );
+    assert_eq!((encoder.config.max_tokens, encoder.tokenizer.max_tokens()), (65_536, 65_536));
     Ok(())
 }
 
@@ -252,16 +235,8 @@ fn the_tokens_of_attention_in_int8_are_limited() -> Result<()> {
 #[test]
 fn padding_and_long_prompts_are_pooled_as_sentence_transformers_does() -> Result<()> {
     for (name, padded, cut) in [
-        (
-            "xlm-roberta",
-            [-0.262_569_4, -0.349_988_34],
-            [-0.035_813_65, -0.285_057_3],
-        ),
-        (
-            "mpnet",
-            [-0.008_791_578, 0.052_143_34],
-            [-0.225_464_2, -0.094_324_56],
-        ),
+        ("xlm-roberta", [-0.262_569_4, -0.349_988_34], [-0.035_813_65, -0.285_057_3]),
+        ("mpnet", [-0.008_791_578, 0.052_143_34], [-0.225_464_2, -0.094_324_56]),
     ] {
         let embedder = Embedder::open_with(folder(name), float())?;
         let vectors = embedder.embed(&["bread <pad> the river"])?;
@@ -402,18 +377,9 @@ fn parts_of_a_tokenizer_are_those_of_both_files() -> Result<()> {
     fs::write(dir.join("added_tokens.json"), r#"{"<pad>": 1}"#)?;
     for (keys, expected) in [
         (r#""do_lower_case": true"#, ""),
-        (
-            r#""do_lower_case": false"#,
-            "\"do_lower_case\": expected Lowercase",
-        ),
-        (
-            r#""do_lower_case": true, "split_by_punct": true"#,
-            "expected none, as in",
-        ),
-        (
-            r#""do_lower_case": true, "cls_token": "</s>""#,
-            "\"cls_token\"",
-        ),
+        (r#""do_lower_case": false"#, "\"do_lower_case\": expected Lowercase"),
+        (r#""do_lower_case": true, "split_by_punct": true"#, "expected none, as in"),
+        (r#""do_lower_case": true, "cls_token": "</s>""#, "\"cls_token\""),
     ] {
         let text = format!("{{\"tokenizer_class\": \"DebertaV2TokenizerFast\", {keys}}}");
         fs::write(dir.join("tokenizer_config.json"), text)?;
@@ -445,11 +411,7 @@ fn static_embeddings_equal_those_of_sentence_transformers() -> Result<()> {
         assert_eq!(error, "text 1: expected at least 1 token, got 0");
 
         let together = embedder.embed(texts)?;
-        assert_eq!(
-            Embedder::open(folder(name))?.embed(texts)?,
-            together,
-            "{name}"
-        );
+        assert_eq!(Embedder::open(folder(name))?.embed(texts)?, together, "{name}");
         for (text, vector) in texts.iter().zip(&together) {
             let alone = embedder.embed(&[text])?;
             assert_eq!(alone, std::slice::from_ref(vector), "{name}");
@@ -463,11 +425,7 @@ fn static_embeddings_equal_those_of_sentence_transformers() -> Result<()> {
             continue;
         };
         quantize(&source, &plan, &out, |_| ())?;
-        check_int8(
-            name,
-            &expected.vectors,
-            &Embedder::open(&out)?.embed(texts)?,
-        )?;
+        check_int8(name, &expected.vectors, &Embedder::open(&out)?.embed(texts)?)?;
     }
     let dir = Path::new(env!("CARGO_TARGET_TMPDIR")).join("static");
     let inner = dir.join("0_StaticEmbedding");
@@ -486,36 +444,19 @@ fn static_embeddings_equal_those_of_sentence_transformers() -> Result<()> {
     });
     fs::write(&path, tokenizer.to_string())?;
     let vectors = |texts: &[&str]| Embedder::open_with(&dir, float())?.embed(texts);
-    assert_eq!(
-        vectors(&["the river runs to"])?,
-        vectors(&["the river runs"])?
-    );
+    assert_eq!(vectors(&["the river runs to"])?, vectors(&["the river runs"])?);
     fs::write(path, tokenizer.to_string().replace("Right", "Left"))?;
     let error = fault(vectors(&["bread"]));
-    assert!(
-        error.contains("expected truncation on the right"),
-        "{error}"
-    );
-    fs::copy(
-        folder("bert").join("model.safetensors"),
-        inner.join("model.safetensors"),
-    )?;
+    assert!(error.contains("expected truncation on the right"), "{error}");
+    fs::copy(folder("bert").join("model.safetensors"), inner.join("model.safetensors"))?;
     let error = fault(vectors(&["bread"]));
-    assert!(
-        error.contains("expected a matrix \"embedding.weight\""),
-        "{error}"
-    );
+    assert!(error.contains("expected a matrix \"embedding.weight\""), "{error}");
     Ok(())
 }
 
 #[test]
 fn sparse_vectors_equal_those_of_sentence_transformers() -> Result<()> {
-    for name in [
-        "splade",
-        "splade-distilbert",
-        "splade-roberta",
-        "splade-modernbert",
-    ] {
+    for name in ["splade", "splade-distilbert", "splade-roberta", "splade-modernbert"] {
         let expected = expected(name)?;
         let (texts, questions) = (&expected.texts, &expected.questions);
         let sparse = |rows: &[Vec<f32>]| -> Vec<SparseVector> {
@@ -533,16 +474,8 @@ fn sparse_vectors_equal_those_of_sentence_transformers() -> Result<()> {
         assert_eq!(dense(&sparse(&expected.vectors)), expected.vectors);
         let model = SparseEmbedder::open_with(folder(name), float()).context(name)?;
         check(name, &dense(&model.embed(texts)?), &expected.vectors)?;
-        check(
-            name,
-            &dense(&model.embed_queries(questions)?),
-            &expected.queries,
-        )?;
-        check(
-            name,
-            &dense(&model.embed_documents(texts)?),
-            &expected.documents,
-        )?;
+        check(name, &dense(&model.embed_queries(questions)?), &expected.queries)?;
+        check(name, &dense(&model.embed_documents(texts)?), &expected.documents)?;
         let int8 = SparseEmbedder::open(folder(name))?;
         assert!(!int8.encoder().model.is_one_by_one(), "{name}");
         let together = int8.embed(texts)?;
@@ -629,10 +562,7 @@ fn what_cannot_be_equalized_is_named() -> Result<()> {
         fault(Embedder::open_with(dir, options))
     };
     let none = error(&folder("bert"), &[]);
-    assert_eq!(
-        none,
-        "equalize: expected texts of the kind that the model is for, got none"
-    );
+    assert_eq!(none, "equalize: expected texts of the kind that the model is for, got none");
     let (_dir, out) = quantized("bert")?;
     let error = error(&out, &["a text"]);
     let expected = "expected float weights to equalize, got quantized ones";
@@ -647,20 +577,12 @@ fn logits_equal_those_of_transformers() -> Result<()> {
         let logits = |preset| -> Result<Vec<Vec<f32>>> {
             let encoder = Encoder::open(&folder(name), Some(preset))?;
             let encode = |text: &String| encoder.tokenizer.encode(Input::Text(text), None);
-            let tokens = expected
-                .texts
-                .iter()
-                .map(encode)
-                .collect::<Result<Vec<_>, _>>()?;
+            let tokens = expected.texts.iter().map(encode).collect::<Result<Vec<_>, _>>()?;
             let head = Head::Classes;
             let tasks: Vec<_> = tokens.iter().map(|tokens| Task { tokens, head }).collect();
             let together = encoder.model.answer(&tasks)?;
             for (task, answer) in tasks.iter().zip(&together) {
-                assert_eq!(
-                    encoder.model.answer(&[*task])?,
-                    std::slice::from_ref(answer),
-                    "{name}"
-                );
+                assert_eq!(encoder.model.answer(&[*task])?, std::slice::from_ref(answer), "{name}");
             }
             Ok(together)
         };

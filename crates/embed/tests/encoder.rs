@@ -55,26 +55,15 @@ fn check_bits(encoder: &Encoder, count: usize) -> Result<()> {
     let texts = heldout(&encoder.config.labels)?;
     let tokens = tokens(&encoder.tokenizer, &texts[..count])?;
     let tasks: Vec<Task<'_>> = (tokens.iter().enumerate())
-        .map(|(index, tokens)| Task {
-            tokens,
-            head: [Head::Embedding, Head::Classes][index % 2],
-        })
+        .map(|(index, tokens)| Task { tokens, head: [Head::Embedding, Head::Classes][index % 2] })
         .collect();
     let mut together = Vec::new();
     for size in [count, 7, 1] {
         let batches = tasks.chunks(size).map(|batch| encoder.model.answer(batch));
         let answers: Vec<_> = batches.collect::<Result<Vec<_>>>()?.concat();
-        together.push(
-            answers
-                .iter()
-                .map(|answer| bits(answer))
-                .collect::<Vec<_>>(),
-        );
+        together.push(answers.iter().map(|answer| bits(answer)).collect::<Vec<_>>());
     }
-    ensure!(
-        together[0] == together[2],
-        "{count} texts together and alone"
-    );
+    ensure!(together[0] == together[2], "{count} texts together and alone");
     ensure!(together[1] == together[2], "7 texts together and alone");
     Ok(())
 }
@@ -123,17 +112,13 @@ fn folders_float_and_quantized_answer_as_the_embedded_model() -> Result<()> {
     assert_eq!(quantized.dtype, "quantized");
     assert!(!quantized.model.is_one_by_one());
     let read = |name| fs::read(dir.join(name));
-    let (config, tokenizer) = (
-        fs::read_to_string(dir.join("config.json"))?,
-        read("tokenizer.json")?,
-    );
+    let (config, tokenizer) =
+        (fs::read_to_string(dir.join("config.json"))?, read("tokenizer.json")?);
     let weights = read("model.safetensors")?;
     let from_bytes = Encoder::from_bytes("page", &config, &tokenizer, weights)?;
     assert_eq!(from_bytes.dtype, "quantized");
 
-    let tokens = embedded
-        .tokenizer
-        .encode(Input::Text("Terminal text editor"), None)?;
+    let tokens = embedded.tokenizer.encode(Input::Text("Terminal text editor"), None)?;
     for head in [Head::Embedding, Head::Classes] {
         let tokens = &tokens;
         let answer = |encoder: &Encoder| encoder.model.answer(&[Task { tokens, head }]);
@@ -168,9 +153,8 @@ fn write_quantized(spec: &QConfigSpec, out: &Path) -> Result<()> {
     if out.exists() {
         fs::remove_dir_all(out)?;
     }
-    let source = Checkpoint::open(copy(
-        &format!("source-of-{}", out.display()).replace('/', "-"),
-    )?)?;
+    let source =
+        Checkpoint::open(copy(&format!("source-of-{}", out.display()).replace('/', "-"))?)?;
     let plan = Plan::new(&source, spec, &[], &[])?;
     Ok(quantize(&source, &plan, out, |_| ())?)
 }
@@ -183,10 +167,7 @@ fn texts_are_cut_on_request_only() -> Result<()> {
     let whole = tokenizer.encode(Input::Text(words), None)?;
     tokenizer.limit(6)?;
     assert_eq!(tokenizer.max_tokens(), 6);
-    let fault = tokenizer
-        .encode(Input::Text(words), None)
-        .err()
-        .map(|e| e.to_string());
+    let fault = tokenizer.encode(Input::Text(words), None).err().map(|e| e.to_string());
     let expected = format!("expected at most 6 tokens, got {}", whole.len());
     assert_eq!(fault, Some(expected));
 
@@ -222,15 +203,9 @@ fn ids_are_checked_and_taken_as_they_are() -> Result<()> {
     assert_eq!(tokenizer.encode(Input::Ids(text.ids()), None)?, text);
     assert!(matches!(
         tokenizer.encode(Input::Ids(&[2, 4800, 3]), None),
-        Err(TokensError::UnknownId {
-            vocab_size: 4800,
-            got: 4800
-        })
+        Err(TokensError::UnknownId { vocab_size: 4800, got: 4800 })
     ));
-    assert!(matches!(
-        tokenizer.encode(Input::Ids(&[]), None),
-        Err(TokensError::Empty)
-    ));
+    assert!(matches!(tokenizer.encode(Input::Ids(&[]), None), Err(TokensError::Empty)));
     assert!(matches!(
         tokenizer.encode(Input::Ids(&[5; 65]), None),
         Err(TokensError::TooLong { limit: 64, got: 65 })
@@ -241,9 +216,7 @@ fn ids_are_checked_and_taken_as_they_are() -> Result<()> {
 #[test]
 fn the_second_text_of_a_pair_has_another_type() -> Result<()> {
     let encoder = Encoder::embedded(Preset::default())?;
-    let pair = encoder
-        .tokenizer
-        .encode(Input::Pair("a text", "an editor"), None)?;
+    let pair = encoder.tokenizer.encode(Input::Pair("a text", "an editor"), None)?;
     let single = encoder.tokenizer.encode(Input::Ids(pair.ids()), None)?;
     assert_ne!(pair, single);
     let head = Head::Classes;
@@ -275,14 +248,9 @@ fn faults_of_a_folder_are_named() -> Result<()> {
         fs::write(dir.join("config.json"), config.replace(from, to))?;
         let error = Encoder::open(&dir, None).err().map(|e| format!("{e:#}"));
         let error = error.with_context(|| format!("{to}: expected an error"))?;
-        assert!(
-            error.contains(expected) && error.contains("faults"),
-            "{to}: {error}"
-        );
+        assert!(error.contains(expected) && error.contains("faults"), "{to}: {error}");
     }
-    let error = Encoder::open(&dir.join("none"), None)
-        .err()
-        .map(|e| format!("{e:#}"));
+    let error = Encoder::open(&dir.join("none"), None).err().map(|e| format!("{e:#}"));
     assert!(error.is_some_and(|error| error.contains("got no such folder")));
     Ok(())
 }
@@ -299,22 +267,13 @@ fn sentence_transformers_files_are_read() -> Result<()> {
     let embed = |encoder: &Encoder| {
         let tokens = encoder.tokenizer.encode(Input::Text("a text"), None)?;
         let head = Head::Embedding;
-        encoder.model.answer(&[Task {
-            tokens: &tokens,
-            head,
-        }])
+        encoder.model.answer(&[Task { tokens: &tokens, head }])
     };
-    fs::write(
-        dir.join("sentence_bert_config.json"),
-        "{\"max_seq_length\": 32}",
-    )?;
+    fs::write(dir.join("sentence_bert_config.json"), "{\"max_seq_length\": 32}")?;
     pooling(false, true)?;
     let mean = Encoder::open(&dir, None)?;
     assert_eq!(mean.tokenizer.max_tokens(), 32);
-    assert_eq!(
-        embed(&mean)?,
-        embed(&Encoder::embedded(Preset::default())?)?
-    );
+    assert_eq!(embed(&mean)?, embed(&Encoder::embedded(Preset::default())?)?);
     pooling(true, false)?;
     assert_ne!(embed(&Encoder::open(&dir, None)?)?, embed(&mean)?);
     pooling(false, false)?;
@@ -340,16 +299,10 @@ fn sentence_transformers_files_are_read() -> Result<()> {
     ] {
         write(text)?;
         let error = Encoder::open(&dir, None).err().map(|e| format!("{e:#}"));
-        assert!(
-            error.is_some_and(|e| e.contains(got) && e.contains("pooling_mode")),
-            "{text}"
-        );
+        assert!(error.is_some_and(|e| e.contains(got) && e.contains("pooling_mode")), "{text}");
     }
     pooling(true, false)?;
-    fs::write(
-        dir.join("sentence_bert_config.json"),
-        "{\"max_seq_length\": 65}",
-    )?;
+    fs::write(dir.join("sentence_bert_config.json"), "{\"max_seq_length\": 65}")?;
     let error = Encoder::open(&dir, None).err().map(|e| format!("{e:#}"));
     assert!(
         error.is_some_and(|e| e.contains("expected 1 to 64 (max_position_embeddings), got 65"))
@@ -364,22 +317,12 @@ fn tokens_of_other_files_are_used_or_refused() -> Result<()> {
     let dir = copy("tokens")?;
     let ids = || -> Result<Vec<u32>> {
         let text = Input::Text("aneditor [MASK]x");
-        Ok(Encoder::open(&dir, None)?
-            .tokenizer
-            .encode(text, None)?
-            .ids()
-            .to_vec())
+        Ok(Encoder::open(&dir, None)?.tokenizer.encode(text, None)?.ids().to_vec())
     };
     let plain = ids()?;
     for (file, text) in [
-        (
-            "tokenizer_config.json",
-            r#"{"extra_special_tokens": {"image": "editor"}}"#,
-        ),
-        (
-            "special_tokens_map.json",
-            r#"{"additional_special_tokens": [{"content": "editor"}]}"#,
-        ),
+        ("tokenizer_config.json", r#"{"extra_special_tokens": {"image": "editor"}}"#),
+        ("special_tokens_map.json", r#"{"additional_special_tokens": [{"content": "editor"}]}"#),
         ("added_tokens.json", r#"{"editor": 7}"#),
         (
             "tokenizer_config.json",
@@ -405,10 +348,7 @@ modules.json | [{"type": "sentence_transformers.models.Transformer"}] | got no s
         fs::write(dir.join(file), text)?;
         let error = Encoder::open(&dir, None).err().map(|e| format!("{e:#}"));
         let error = error.with_context(|| format!("{text}: expected an error"))?;
-        assert!(
-            error.contains(file) && error.contains(expected),
-            "{text}: {error}"
-        );
+        assert!(error.contains(file) && error.contains(expected), "{text}: {error}");
         fs::remove_file(dir.join(file))?;
     }
     Ok(())
@@ -431,10 +371,7 @@ fn tokens_have_their_bytes() -> Result<()> {
 fn the_digest_is_that_of_the_files_that_decide() -> Result<()> {
     let digest = |dir: &Path| {
         let model = Some(dir.to_owned());
-        let options = ModelOptions {
-            model,
-            ..Default::default()
-        };
+        let options = ModelOptions { model, ..Default::default() };
         options.digest()
     };
     let dir = copy("digest")?;
@@ -445,12 +382,7 @@ fn the_digest_is_that_of_the_files_that_decide() -> Result<()> {
     assert_eq!(digest(&dir)?, first);
     fs::create_dir_all(dir.join("1_Pooling"))?;
     let mut seen = vec![first];
-    for file in [
-        "1_Pooling/config.json",
-        "config.json",
-        "tokenizer.json",
-        "model.safetensors",
-    ] {
+    for file in ["1_Pooling/config.json", "config.json", "tokenizer.json", "model.safetensors"] {
         let mut bytes = fs::read(dir.join(file)).unwrap_or_default();
         bytes.push(b'\n');
         fs::write(dir.join(file), bytes)?;
@@ -470,19 +402,14 @@ fn files_as_python_and_editors_write_them_are_read() -> Result<()> {
         fs::write(dir.join(file), format!("\u{feff}{}", change(text)))?;
         Ok(())
     };
-    mark("config.json", |text| {
-        text.replacen('{', "{\"a\": [NaN, Infinity, -Infinity],", 1)
-    })?;
+    mark("config.json", |text| text.replacen('{', "{\"a\": [NaN, Infinity, -Infinity],", 1))?;
     mark("tokenizer.json", |text| text)?;
     fs::create_dir_all(dir.join("1_Pooling"))?;
     fs::write(
         dir.join("1_Pooling/config.json"),
         r#"{"pooling_mode_cls_token": true, "embedding_dimension": 128}"#,
     )?;
-    fs::write(
-        dir.join("sentence_bert_config.json"),
-        "\u{feff}{\"max_seq_length\": 7}",
-    )?;
+    fs::write(dir.join("sentence_bert_config.json"), "\u{feff}{\"max_seq_length\": 7}")?;
     let encoder = Encoder::open(&dir, Some(Preset::NONE))?;
     assert_eq!(encoder.config.max_tokens, 7);
     let note = format!("{}/config.json: key \"a\" is not read", dir.display());
@@ -519,10 +446,7 @@ fn dense_layers_of_the_folder_are_applied() -> Result<()> {
     ]"#;
     fs::write(dir.join("modules.json"), modules)?;
     fs::create_dir(dir.join("1_Pooling"))?;
-    fs::write(
-        dir.join("1_Pooling/config.json"),
-        r#"{"pooling_mode": "mean"}"#,
-    )?;
+    fs::write(dir.join("1_Pooling/config.json"), r#"{"pooling_mode": "mean"}"#)?;
     let dense = dir.join("2_Dense");
     fs::create_dir(&dense)?;
     let config = |inputs: usize, activation: &str| {
@@ -532,15 +456,10 @@ fn dense_layers_of_the_folder_are_applied() -> Result<()> {
         )
     };
     fs::write(dense.join("config.json"), config(128, "Tanh"))?;
-    let weight: Vec<f32> = (0..5 * 128)
-        .map(|i| (i * 37 % 101) as f32 / 101. - 0.5)
-        .collect();
+    let weight: Vec<f32> = (0..5 * 128).map(|i| (i * 37 % 101) as f32 / 101. - 0.5).collect();
     let bias = [0.1f32, -0.2, 0.3, -0.4, 0.5];
     let tensors = HashMap::from([
-        (
-            "linear.weight",
-            Tensor::from_slice(&weight, (5, 128), &Device::Cpu)?,
-        ),
+        ("linear.weight", Tensor::from_slice(&weight, (5, 128), &Device::Cpu)?),
         ("linear.bias", Tensor::from_slice(&bias, 5, &Device::Cpu)?),
     ]);
     candle_core::safetensors::save(&tensors, dense.join("model.safetensors"))?;
@@ -548,24 +467,12 @@ fn dense_layers_of_the_folder_are_applied() -> Result<()> {
 
     let [plain, projected] = [&plain, &quantized_dir].map(|dir| Encoder::open(dir, None));
     let (plain, projected) = (plain?, projected?);
-    assert_eq!(
-        (plain.config.embedding_size, projected.config.embedding_size),
-        (128, 5)
-    );
+    assert_eq!((plain.config.embedding_size, projected.config.embedding_size), (128, 5));
     let texts = heldout(&plain.config.labels)?;
     let tokens = tokens(&plain.tokenizer, &texts[..9])?;
-    let tasks: Vec<_> = tokens
-        .iter()
-        .map(|tokens| Task {
-            tokens,
-            head: Head::Embedding,
-        })
-        .collect();
-    let answers = plain
-        .model
-        .answer(&tasks)?
-        .into_iter()
-        .zip(projected.model.answer(&tasks)?);
+    let tasks: Vec<_> =
+        tokens.iter().map(|tokens| Task { tokens, head: Head::Embedding }).collect();
+    let answers = plain.model.answer(&tasks)?.into_iter().zip(projected.model.answer(&tasks)?);
     for (embedding, answer) in answers {
         assert_eq!(answer.len(), 5);
         for ((row, bias), answer) in weight.chunks(128).zip(bias).zip(answer) {
@@ -581,32 +488,17 @@ fn dense_layers_of_the_folder_are_applied() -> Result<()> {
         (config(128, "Softplus"), "activation.Softplus\""),
     ] {
         fs::write(quantized_dir.join("2_Dense/config.json"), text)?;
-        let error = Encoder::open(&quantized_dir, None)
-            .err()
-            .context("an error")?;
+        let error = Encoder::open(&quantized_dir, None).err().context("an error")?;
         assert!(format!("{error:#}").contains(expected), "{error:#}");
     }
     for (from, to, expected) in [
-        (
-            "models.Dense",
-            "models.WeightedLayerPooling",
-            "got \"WeightedLayerPooling\"",
-        ),
-        (
-            "\"2_Dense\"",
-            "\"../2_Dense\"",
-            "expected the name of a folder",
-        ),
+        ("models.Dense", "models.WeightedLayerPooling", "got \"WeightedLayerPooling\""),
+        ("\"2_Dense\"", "\"../2_Dense\"", "expected the name of a folder"),
         ("\"2_Dense\"", "\"4_Dense\"", "4_Dense/config.json"),
         ("\"1_Pooling\"", "\"5_Pooling\"", "5_Pooling/config.json"),
     ] {
-        fs::write(
-            quantized_dir.join("modules.json"),
-            modules.replace(from, to),
-        )?;
-        let error = Encoder::open(&quantized_dir, None)
-            .err()
-            .context("an error")?;
+        fs::write(quantized_dir.join("modules.json"), modules.replace(from, to))?;
+        let error = Encoder::open(&quantized_dir, None).err().context("an error")?;
         assert!(format!("{error:#}").contains(expected), "{error:#}");
     }
     Ok(())

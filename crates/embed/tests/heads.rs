@@ -81,10 +81,7 @@ fn check_pieces(
     let byte = |place| text.char_indices().nth(place).map_or(text.len(), |it| it.0);
     for ((start, end, label, score), expected) in got.zip(expected) {
         let got = (&label, start..end);
-        ensure!(
-            got == (&expected.2, byte(expected.0)..byte(expected.1)),
-            "{got:?} {expected:?}"
-        );
+        ensure!(got == (&expected.2, byte(expected.0)..byte(expected.1)), "{got:?} {expected:?}");
         ensure!((score - expected.3).abs() < 1e-5, "{score} {expected:?}");
     }
     Ok(())

@@ -10,15 +10,8 @@ use candle_dynquant::checkpoint::{Plan, quantize};
 use candle_dynquant::{Checkpoint, QConfigSpec};
 use dynquant_embed::{Embedder, ImageEmbedder, Options, Picture, Preset, normalized};
 
-const MODELS: [&str; 7] = [
-    "clip",
-    "clip-old",
-    "clip-vision",
-    "siglip",
-    "siglip-vision",
-    "dinov2",
-    "dinov2-registers",
-];
+const MODELS: [&str; 7] =
+    ["clip", "clip-old", "clip-vision", "siglip", "siglip-vision", "dinov2", "dinov2-registers"];
 
 fn assets() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../../assets/reference/images")
@@ -32,18 +25,13 @@ fn open(name: &str, preset: Option<Preset>) -> Result<ImageEmbedder> {
 /// The files of pictures, in the order of the expected values.
 fn pictures() -> Result<Vec<PathBuf>> {
     let entries = fs::read_dir(assets().join("pictures"))?;
-    let mut paths = entries
-        .map(|entry| Ok(entry?.path()))
-        .collect::<Result<Vec<_>>>()?;
+    let mut paths = entries.map(|entry| Ok(entry?.path())).collect::<Result<Vec<_>>>()?;
     paths.sort();
     Ok(paths)
 }
 
 fn expected(name: &str, tensor: &str) -> Result<Tensor> {
-    let all = safetensors::load(
-        assets().join(name).join("expected.safetensors"),
-        &Device::Cpu,
-    )?;
+    let all = safetensors::load(assets().join(name).join("expected.safetensors"), &Device::Cpu)?;
     let tensor = all.get(tensor).context("such a tensor")?;
     Ok(tensor.to_dtype(DType::F32)?)
 }
@@ -107,11 +95,7 @@ fn pixels_are_those_of_transformers() -> Result<()> {
             let all: Vec<f64> = all.collect();
             let most = all.iter().fold(0f64, |most, x| most.max(*x));
             let mean = all.iter().sum::<f64>() / all.len() as f64;
-            let limits = if is_jpeg(path) {
-                (3.01, 0.5)
-            } else {
-                (1e-4, 1e-4)
-            };
+            let limits = if is_jpeg(path) { (3.01, 0.5) } else { (1e-4, 1e-4) };
             let place = format!("{name}, {}: max {most}, mean {mean}", path.display());
             ensure!(most < limits.0 && mean < limits.1, place);
         }
@@ -128,17 +112,11 @@ fn vectors_equal_those_of_transformers() -> Result<()> {
         assert_eq!(embedder.dimensions(), expected[0].len(), "{name}");
         let paths = pictures()?;
         let vectors = embed(&embedder, &paths)?;
-        let max = expected
-            .iter()
-            .flatten()
-            .fold(1f32, |max, x| max.max(x.abs()));
+        let max = expected.iter().flatten().fold(1f32, |max, x| max.max(x.abs()));
         for ((got, expected), path) in vectors.iter().zip(&expected).zip(&paths) {
             // The pixels of a JPEG differ.
             let limit = if is_jpeg(path) { 0.05 } else { 1e-4 };
-            let far = got
-                .iter()
-                .zip(expected)
-                .find(|(a, b)| (*a - *b).abs() > limit * max);
+            let far = got.iter().zip(expected).find(|(a, b)| (*a - *b).abs() > limit * max);
             ensure!(far.is_none(), "{name}, {}: {far:?}", path.display());
         }
     }
@@ -165,32 +143,20 @@ fn bits_do_not_depend_on_the_batch_nor_on_when_weights_were_quantized() -> Resul
             for size in [1, 3] {
                 let options = options().batch_size(size);
                 let other = ImageEmbedder::open_with(assets().join(name), options)?;
-                assert_eq!(
-                    embed(&other, &paths)?,
-                    together,
-                    "{name}, batches of {size}"
-                );
+                assert_eq!(embed(&other, &paths)?, together, "{name}, batches of {size}");
             }
         }
         let quantized = ImageEmbedder::open(quantized(name, "bits")?)?;
         assert_eq!(quantized.dtype(), "quantized", "{name}");
         let together = embed(&open(name, None)?, &paths)?;
-        assert_eq!(
-            embed(&quantized, &paths)?,
-            together,
-            "{name}, quantized before"
-        );
+        assert_eq!(embed(&quantized, &paths)?, together, "{name}, quantized before");
     }
     Ok(())
 }
 
 /// The message of what a picture is refused for.
 fn refused(embedder: &ImageEmbedder, picture: Picture<'_>) -> Result<String> {
-    let ok = Picture::Rgb {
-        pixels: &[7; 12],
-        width: 2,
-        height: 2,
-    };
+    let ok = Picture::Rgb { pixels: &[7; 12], width: 2, height: 2 };
     let error = embedder.embed(&[ok, picture]).err();
     Ok(format!("{:#}", error.context("expected a refusal")?))
 }
@@ -200,26 +166,14 @@ fn hostile_pictures_are_refused() -> Result<()> {
     let embedder = open("clip", None)?;
     let read = |name: &str| fs::read(assets().join("pictures").join(name));
     let mut cases: Vec<(Vec<u8>, &str)> = vec![
-        (
-            Vec::new(),
-            "picture 1: expected a PNG, JPEG or WebP picture",
-        ),
-        (
-            b"no picture".to_vec(),
-            "expected a PNG, JPEG or WebP picture",
-        ),
-        (
-            b"GIF89a\x01\0\x01\0".to_vec(),
-            "expected a PNG, JPEG or WebP picture",
-        ),
+        (Vec::new(), "picture 1: expected a PNG, JPEG or WebP picture"),
+        (b"no picture".to_vec(), "expected a PNG, JPEG or WebP picture"),
+        (b"GIF89a\x01\0\x01\0".to_vec(), "expected a PNG, JPEG or WebP picture"),
     ];
     for name in ["wide.png", "lossless.webp", "rotated.jpg"] {
         let bytes = read(name)?;
         for length in [bytes.len() / 2, 40, 12, 3] {
-            cases.push((
-                bytes[..length].to_vec(),
-                "expected a PNG, JPEG or WebP picture",
-            ));
+            cases.push((bytes[..length].to_vec(), "expected a PNG, JPEG or WebP picture"));
         }
     }
     let mut huge = read("wide.png")?;
@@ -232,33 +186,17 @@ fn hostile_pictures_are_refused() -> Result<()> {
         let message = message.with_context(|| format!("{} bytes: {expected}", bytes.len()))?;
         ensure!(message.contains(expected), "{message}");
     }
-    let rgb = |pixels, width, height| Picture::Rgb {
-        pixels,
-        width,
-        height,
-    };
+    let rgb = |pixels, width, height| Picture::Rgb { pixels, width, height };
     let long = vec![0; 3 * 4_000_000];
     for (picture, expected) in [
-        (
-            rgb(&[0; 5], 2, 1),
-            "pixels: expected 2 x 1 x 3 values, got 5",
-        ),
-        (
-            rgb(&[], 0, 1),
-            "expected a picture of 1 to 67108864 pixels, got 0 x 1",
-        ),
-        (
-            rgb(&[], usize::MAX, 2),
-            "pixels, got 18446744073709551615 x 2",
-        ),
+        (rgb(&[0; 5], 2, 1), "pixels: expected 2 x 1 x 3 values, got 5"),
+        (rgb(&[], 0, 1), "expected a picture of 1 to 67108864 pixels, got 0 x 1"),
+        (rgb(&[], usize::MAX, 2), "pixels, got 18446744073709551615 x 2"),
         (
             rgb(&long, 1, 4_000_000),
             "expected a picture of at most 67108864 pixels when it is resized, got 24 x 96000000",
         ),
-        (
-            Picture::Path(Path::new("/no/such.png")),
-            "/no/such.png: expected a readable file",
-        ),
+        (Picture::Path(Path::new("/no/such.png")), "/no/such.png: expected a readable file"),
     ] {
         let message = refused(&embedder, picture)?;
         ensure!(message.contains(expected), "{message}");
@@ -381,10 +319,7 @@ fn texts_and_pictures_are_in_one_space() -> Result<()> {
                 let text = normalized(text.clone());
                 let cosine: f32 = text.iter().zip(&picture).map(|(a, b)| a * b).sum();
                 let got = cosine * scale + bias;
-                ensure!(
-                    (got - logit).abs() < limit * scale.max(1.),
-                    "{name}: {got}, {logit}"
-                );
+                ensure!((got - logit).abs() < limit * scale.max(1.), "{name}: {got}, {logit}");
             }
         }
     }

@@ -11,12 +11,7 @@ use crate::common::{check, edited, fault, float, folder, quantized, read};
 
 mod common;
 
-const FOLDERS: [&str; 4] = [
-    "late-bert",
-    "late-modernbert",
-    "late-native",
-    "late-stanford",
-];
+const FOLDERS: [&str; 4] = ["late-bert", "late-modernbert", "late-native", "late-stanford"];
 
 #[derive(Deserialize)]
 struct Expected {
@@ -43,19 +38,13 @@ fn vectors_of_tokens_equal_those_of_the_tools() -> Result<()> {
         let expected: Expected = read(name, "expected.json")?;
         let embedder = MultiVectorEmbedder::open_with(folder(name), float()).context(name)?;
         assert_eq!(embedder.encoder().config.notes, [""; 0], "{name}");
-        assert_eq!(
-            embedder.dimensions(),
-            expected.queries[0][0].len(),
-            "{name}"
-        );
+        assert_eq!(embedder.dimensions(), expected.queries[0][0].len(), "{name}");
         let queries = embedder.embed_queries(&expected.questions)?;
         check_all(name, &queries, &expected.queries)?;
         let documents = embedder.embed_documents(&expected.texts)?;
         check_all(name, &documents, &expected.documents)?;
-        let scores = documents
-            .iter()
-            .map(|it| queries[0].max_sim(it))
-            .collect::<Result<Vec<_>>>()?;
+        let scores =
+            documents.iter().map(|it| queries[0].max_sim(it)).collect::<Result<Vec<_>>>()?;
         check(name, &[scores], &[expected.scores])?;
     }
     Ok(())
@@ -66,17 +55,12 @@ fn vectors_of_tokens_equal_those_of_the_tools() -> Result<()> {
 #[test]
 fn bits_of_tokens_do_not_depend_on_the_batch() -> Result<()> {
     for name in FOLDERS {
-        let Expected {
-            texts, questions, ..
-        } = read(name, "expected.json")?;
+        let Expected { texts, questions, .. } = read(name, "expected.json")?;
         let embed = |size| -> Result<[Vec<MultiVector>; 2]> {
             let options = Options::new().batch_size(size);
             let embedder = MultiVectorEmbedder::open_with(folder(name), options)?;
             assert!(!embedder.encoder().model.is_one_by_one(), "{name}");
-            Ok([
-                embedder.embed_queries(&questions)?,
-                embedder.embed_documents(&texts)?,
-            ])
+            Ok([embedder.embed_queries(&questions)?, embedder.embed_documents(&texts)?])
         };
         let together = embed(32)?;
         for size in [1, 2] {
@@ -84,10 +68,7 @@ fn bits_of_tokens_do_not_depend_on_the_batch() -> Result<()> {
         }
         let (_dir, out) = quantized(name)?;
         let quantized = MultiVectorEmbedder::open(&out).context(name)?;
-        let answers = [
-            quantized.embed_queries(&questions)?,
-            quantized.embed_documents(&texts)?,
-        ];
+        let answers = [quantized.embed_queries(&questions)?, quantized.embed_documents(&texts)?];
         assert_eq!(answers, together, "{name}, quantized before");
     }
     Ok(())

@@ -43,10 +43,7 @@ fn check(variable: &str, fixture: &str, tensor: &str) -> Result<()> {
         let vectors = embedder.cut_to(size)?.embed(&sentences)?;
         assert_eq!(vectors.len(), expected.len());
         for (vector, expected) in vectors.iter().flatten().zip(expected.iter().flatten()) {
-            assert!(
-                (vector - expected).abs() < bound,
-                "{preset}: {vector}, {expected}"
-            );
+            assert!((vector - expected).abs() < bound, "{preset}: {vector}, {expected}");
         }
     }
     Ok(())

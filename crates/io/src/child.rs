@@ -30,10 +30,8 @@ const TICK: Duration = Duration::from_millis(20);
 pub fn run(command: &mut Command, stdin: &[u8], limit: Duration) -> io::Result<Output> {
     let start = Instant::now();
     let left = || limit.saturating_sub(start.elapsed());
-    let mut running = Running {
-        child: group::start(command.stdin(Stdio::piped()), limit)?,
-        has_ended: false,
-    };
+    let mut running =
+        Running { child: group::start(command.stdin(Stdio::piped()), limit)?, has_ended: false };
     // Each pipe has a thread: a pipe holds little, and a child may write before it reads, or never
     // read.
     if let Some(mut pipe) = running.child.stdin.take() {
@@ -63,11 +61,7 @@ pub fn run(command: &mut Command, stdin: &[u8], limit: Duration) -> io::Result<O
     };
     let (stdout, stderr) = (text(stdout)?, text(stderr)?);
     running.has_ended = true;
-    Ok(Output {
-        status,
-        stdout,
-        stderr,
-    })
+    Ok(Output { status, stdout, stderr })
 }
 
 fn too_long(limit: Duration) -> io::Error {
@@ -180,10 +174,7 @@ mod group {
     fn limit_processor_time(pid: Pid, limit: Duration) {
         use rustix::process::{Resource, Rlimit, prlimit};
         let seconds = Some(limit.as_secs().saturating_add(1));
-        let limit = Rlimit {
-            current: seconds,
-            maximum: seconds,
-        };
+        let limit = Rlimit { current: seconds, maximum: seconds };
         // The child may have ended, or have a lower limit.
         let _ = prlimit(Some(pid), Resource::Cpu, limit);
     }
@@ -281,10 +272,7 @@ mod tests {
         let mark = dir.path().join("mark");
         let script = format!("(sleep 1; touch {}) & sleep 1000", mark.display());
         assert_eq!(kind(&script, b""), ErrorKind::TimedOut);
-        assert_eq!(
-            kind("while :; do :; done", &vec![0; 1 << 20]),
-            ErrorKind::TimedOut
-        );
+        assert_eq!(kind("while :; do :; done", &vec![0; 1 << 20]), ErrorKind::TimedOut);
         // A process that the child leaves behind does not hold its output open either.
         assert_eq!(kind("sleep 1000 & exit 0", b""), ErrorKind::TimedOut);
         thread::sleep(Duration::from_millis(900));

@@ -18,10 +18,7 @@ impl fmt::Display for Format {
 }
 
 /// A JSON object.
-pub const JSON: Format = Format {
-    name: "JSON",
-    cure: "an index of shards is a file *.index.json",
-};
+pub const JSON: Format = Format { name: "JSON", cure: "an index of shards is a file *.index.json" };
 
 /// The number of bytes that suffice to detect a format.
 pub const LENGTH: usize = 256;
@@ -33,11 +30,7 @@ const FRAMEWORK: &str = "save safetensors with the framework that wrote it";
 
 /// The first bytes of each format; the first match decides.
 const BEGINNINGS: [(&[u8], &str, &str); 15] = [
-    (
-        b"version https://git-lfs",
-        "a pointer of Git LFS",
-        "fetch the file with `git lfs pull`",
-    ),
+    (b"version https://git-lfs", "a pointer of Git LFS", "fetch the file with `git lfs pull`"),
     (b"\x93NUMPY", "an array of NumPy", NUMPY),
     (b"GGUF", "GGUF", "open the file itself"),
     (b"ggml", "GGML", "take the checkpoint that it was made of"),
@@ -47,20 +40,12 @@ const BEGINNINGS: [(&[u8], &str, &str); 15] = [
     (b"\xfd7zXZ", "an xz archive", UNPACK),
     (b"\x28\xb5\x2f\xfd", "a zstd archive", UNPACK),
     // Pickle's protocols 2 to 5 begin with the protocol.
-    (
-        b"\x80\x02",
-        "a pickle, as old versions of PyTorch write it",
-        TORCH,
-    ),
+    (b"\x80\x02", "a pickle, as old versions of PyTorch write it", TORCH),
     (b"\x80\x03", "a pickle of Python", TORCH),
     (b"\x80\x04", "a pickle of Python", TORCH),
     (b"\x80\x05", "a pickle of Python", TORCH),
     (b"%PDF", "a PDF", "download the model"),
-    (
-        b"Entry not found",
-        "the answer to a failed download",
-        "download it again",
-    ),
+    (b"Entry not found", "the answer to a failed download", "download it again"),
 ];
 
 /// The format of a file with these first bytes; `None` for safetensors and unknown formats.
@@ -77,9 +62,7 @@ pub fn detect(first: &[u8]) -> Option<Format> {
     if let [_, _, _, _, 0, 0, 0, 0, b'{' | b' ', ..] = first {
         return None;
     }
-    let known = BEGINNINGS
-        .iter()
-        .find(|(begin, ..)| first.starts_with(begin));
+    let known = BEGINNINGS.iter().find(|(begin, ..)| first.starts_with(begin));
     if let Some((_, name, cure)) = known {
         return Some(Format { name, cure });
     }
@@ -89,10 +72,7 @@ pub fn detect(first: &[u8]) -> Option<Format> {
     let (name, cure) = if first.starts_with(b"PK\x03\x04") {
         zip(first)
     } else if is_onnx(first) {
-        (
-            "ONNX",
-            "export the weights of the model that it was made of",
-        )
+        ("ONNX", "export the weights of the model that it was made of")
     } else if first.get(4..8) == Some(b"TFL3") {
         ("TensorFlow Lite", FRAMEWORK)
     } else {
@@ -111,10 +91,7 @@ fn zip(first: &[u8]) -> (&'static str, &'static str) {
     {
         ("a zip archive, as PyTorch writes it", TORCH)
     } else {
-        (
-            "a zip archive",
-            "unpack it first, or convert it with scripts/convert_pytorch.py",
-        )
+        ("a zip archive", "unpack it first, or convert it with scripts/convert_pytorch.py")
     }
 }
 
@@ -126,10 +103,8 @@ fn is_onnx(first: &[u8]) -> bool {
 
 fn text(first: &[u8]) -> Option<(&'static str, &'static str)> {
     let text = without_mark(first);
-    let begins = |word: &[u8]| {
-        text.get(..word.len())
-            .is_some_and(|begin| begin.eq_ignore_ascii_case(word))
-    };
+    let begins =
+        |word: &[u8]| text.get(..word.len()).is_some_and(|begin| begin.eq_ignore_ascii_case(word));
     if begins(b"<!doctype html") || begins(b"<html") || begins(b"<head") {
         return Some((
             "an HTML page",
@@ -174,10 +149,7 @@ mod tests {
             (b"GGUF\x03\0\0\0", "GGUF"),
             (b"\x89HDF\r\n\x1a\n\0\0", "HDF5, as Keras writes it"),
             (b"\x1f\x8b\x08\0\0\0\0\0", "a gzip archive"),
-            (
-                b"version https://git-lfs.github.com/spec/v1\noid sha256:",
-                "a pointer of Git LFS",
-            ),
+            (b"version https://git-lfs.github.com/spec/v1\noid sha256:", "a pointer of Git LFS"),
             (b"\n<!DOCTYPE html><html>", "an HTML page"),
             (b"<html><head>", "an HTML page"),
             (b"<?xml version=\"1.0\"?><Error>", "XML"),
@@ -199,15 +171,7 @@ mod tests {
         let header = br#"{"a":{"dtype":"F32","shape":[1],"data_offsets":[0,4]}}"#;
         let safetensors = [&(header.len() as u64).to_le_bytes()[..], header].concat();
         let pickled = b"\x80\x02\0\0\0\0\0\0{\"a\":";
-        let cases: [&[u8]; 7] = [
-            &safetensors,
-            pickled,
-            b"",
-            b"\x08",
-            b"{",
-            &[0xff; 64],
-            b"hello",
-        ];
+        let cases: [&[u8]; 7] = [&safetensors, pickled, b"", b"\x08", b"{", &[0xff; 64], b"hello"];
         for first in cases {
             assert_eq!(detect(first), None, "{first:?}");
         }

@@ -1,11 +1,8 @@
 //! JSON as Python's `json` module and the editors of Windows write it.
 
 /// The three words that Python writes and JSON lacks, with strings of the same length.
-const WORDS: [(&[u8], &[u8]); 3] = [
-    (b"NaN", br#""N""#),
-    (b"Infinity", br#""Infini""#),
-    (b"-Infinity", br#""-Infini""#),
-];
+const WORDS: [(&[u8], &[u8]); 3] =
+    [(b"NaN", br#""N""#), (b"Infinity", br#""Infini""#), (b"-Infinity", br#""-Infini""#)];
 
 const BYTE_ORDER_MARK: &[u8] = "\u{feff}".as_bytes();
 
@@ -71,10 +68,7 @@ mod tests {
             // A byte order mark elsewhere is a character.
             ("{\"\u{feff}\": NaN}", "{\"\u{feff}\": \"N\"}"),
             // The words are text within strings, whatever the strings end with.
-            (
-                r#"["NaN", "\"NaN", "\\", NaN]"#,
-                r#"["NaN", "\"NaN", "\\", "N"]"#,
-            ),
+            (r#"["NaN", "\"NaN", "\\", NaN]"#, r#"["NaN", "\"NaN", "\\", "N"]"#),
             (r#"["é", NaN, "Infinity"#, r#"["é", "N", "Infinity"#),
             (r#"["\"#, r#"["\"#),
             ("[-1, Na, Infinit", "[-1, Na, Infinit"),

@@ -97,10 +97,7 @@ fn fits(pattern: &str, key: &str) -> bool {
     let Some(key) = key.strip_prefix(start) else {
         return false;
     };
-    let mut ends = key
-        .char_indices()
-        .map(|(index, _)| index)
-        .chain([key.len()]);
+    let mut ends = key.char_indices().map(|(index, _)| index).chain([key.len()]);
     ends.any(|end| fits(rest, &key[end..]))
 }
 

@@ -130,11 +130,7 @@ impl NewFolder {
         let folder = temporary(mode).tempdir_in(folder_of(&path));
         let folder = folder.map_err(bare)?;
         let lock = File::open(folder.path()).inspect(|folder| drop(folder.lock()));
-        Ok(Self {
-            folder,
-            path,
-            _lock: lock,
-        })
+        Ok(Self { folder, path, _lock: lock })
     }
 
     /// The folder to fill.
@@ -176,10 +172,7 @@ impl NewFolder {
         if let Err(error) = entries(folder.path()).and_then(|old| check_nothing_lost(&old, &new)) {
             if let Err(failed) = exchange(folder.path(), &path) {
                 let aside = folder.keep();
-                let text = format!(
-                    "{error}; what was there is at {}: {failed}",
-                    aside.display()
-                );
+                let text = format!("{error}; what was there is at {}: {failed}", aside.display());
                 return Err(io::Error::new(failed.kind(), text));
             }
             return Err(error);
@@ -215,11 +208,7 @@ impl Kind {
             Self::File => (meta.is_file(), "a file"),
             Self::Folder => (meta.is_dir(), "a folder"),
         };
-        if is {
-            Ok(())
-        } else {
-            Err(refused(expected, kind(meta.file_type())))
-        }
+        if is { Ok(()) } else { Err(refused(expected, kind(meta.file_type()))) }
     }
 }
 
@@ -299,10 +288,7 @@ fn check_nothing_lost(
         "a file" => format!("one with {}", name.display()),
         other => format!("one with {}, {other}", name.display()),
     };
-    Err(refused(
-        "a folder that holds only files which are replaced",
-        &got,
-    ))
+    Err(refused("a folder that holds only files which are replaced", &got))
 }
 
 /// Puts `new` in the place of `old`; the old entry is then at `new`.
@@ -339,11 +325,7 @@ fn remove_stale(folder: &Path) {
         let file = without_waiting(OpenOptions::new().read(true), true).open(&path);
         if file.is_ok_and(|file| file.try_lock().is_ok()) {
             // A file that cannot be removed stays.
-            let _ = if meta.is_dir() {
-                fs::remove_dir_all(&path)
-            } else {
-                fs::remove_file(&path)
-            };
+            let _ = if meta.is_dir() { fs::remove_dir_all(&path) } else { fs::remove_file(&path) };
         }
     }
 }

@@ -88,11 +88,7 @@ pub fn usage(text: impl Display, mistake: Option<u8>) -> ExitCode {
             note(text);
             ExitCode::from(status)
         }
-        None => ended(
-            line(text)
-                .map(|()| ExitCode::SUCCESS)
-                .map_err(Box::<dyn Error>::from),
-        ),
+        None => ended(line(text).map(|()| ExitCode::SUCCESS).map_err(Box::<dyn Error>::from)),
     }
 }
 
@@ -142,10 +138,7 @@ pub fn on_one_line(text: &str) -> Cow<'_, str> {
 
 fn is_obeyed(c: char) -> bool {
     // Direction marks, embeddings, overrides and isolates, and line separators.
-    let directs = matches!(
-        c,
-        '\u{61c}' | '\u{200e}' | '\u{200f}' | '\u{2028}'..='\u{202e}'
-    );
+    let directs = matches!(c, '\u{61c}' | '\u{200e}' | '\u{200f}' | '\u{2028}'..='\u{202e}');
     c.is_control() || directs || matches!(c, '\u{2066}'..='\u{2069}')
 }
 
@@ -175,10 +168,7 @@ mod tests {
             ("\u{1b}[2J", Some("\\u{1b}[2J")),
             ("a\rb\u{8}\0", Some("a\\rb\\u{8}\\u{0}")),
             ("\u{9b}31m\u{7f}", Some("\\u{9b}31m\\u{7f}")),
-            (
-                "a\u{202e}b\u{2066}c\u{200f}",
-                Some("a\\u{202e}b\\u{2066}c\\u{200f}"),
-            ),
+            ("a\u{202e}b\u{2066}c\u{200f}", Some("a\\u{202e}b\\u{2066}c\\u{200f}")),
             ("a\u{2028}b", Some("a\\u{2028}b")),
         ];
         for (text, expected) in cases {
@@ -193,10 +183,7 @@ mod tests {
         assert!(is_closed(&of_stdout(ErrorKind::BrokenPipe)));
         assert!(!is_closed(&of_stdout(ErrorKind::StorageFull)));
         assert!(!is_closed(&io::Error::from(ErrorKind::BrokenPipe)));
-        assert!(!is_closed(&io::Error::new(
-            ErrorKind::BrokenPipe,
-            "a child's"
-        )));
+        assert!(!is_closed(&io::Error::new(ErrorKind::BrokenPipe, "a child's")));
 
         #[derive(Debug)]
         struct Context(io::Error);

@@ -35,10 +35,7 @@ fn only_regular_files_are_opened_and_none_is_waited_for() {
         for result in [append, input::open(&path(name))] {
             let error = result.unwrap_err();
             assert_eq!(error.kind(), ErrorKind::InvalidInput);
-            assert_eq!(
-                error.to_string(),
-                format!("expected a regular file, got {got}")
-            );
+            assert_eq!(error.to_string(), format!("expected a regular file, got {got}"));
             assert_eq!(Unexpected::behind(&error).unwrap().got, got);
         }
         assert!(input::copy(&path(name), &path("copy")).is_err() && !path("copy").exists());
@@ -54,10 +51,7 @@ fn at_most_the_limit_is_read() {
     fs::write(&path, "four").unwrap();
     assert_eq!(input::read(&path, 4).unwrap(), b"four");
     assert_eq!(input::read_text(&path, 5).unwrap(), "four");
-    for result in [
-        input::read_text(&path, 3),
-        input::read_stream(Path::new("/dev/zero"), 3),
-    ] {
+    for result in [input::read_text(&path, 3), input::read_stream(Path::new("/dev/zero"), 3)] {
         let error = result.unwrap_err();
         assert_eq!(error.kind(), ErrorKind::FileTooLarge);
         assert_eq!(error.to_string(), "expected at most 3 bytes, got more");
@@ -75,10 +69,7 @@ fn a_text_is_utf8() {
     fs::write(&path, b"one\ntwo\xff").unwrap();
     let error = input::read_text(&path, 100).unwrap_err();
     assert_eq!(error.kind(), ErrorKind::InvalidData);
-    assert_eq!(
-        error.to_string(),
-        "expected UTF-8, got other bytes in line 2"
-    );
+    assert_eq!(error.to_string(), "expected UTF-8, got other bytes in line 2");
 }
 
 #[test]

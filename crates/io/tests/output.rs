@@ -21,9 +21,8 @@ fn mode(path: &Path) -> u32 {
 /// The names in a folder, hidden names too.
 fn names(folder: &Path) -> Vec<String> {
     let entries = fs::read_dir(folder).unwrap();
-    let mut names: Vec<_> = entries
-        .map(|entry| entry.unwrap().file_name().into_string().unwrap())
-        .collect();
+    let mut names: Vec<_> =
+        entries.map(|entry| entry.unwrap().file_name().into_string().unwrap()).collect();
     names.sort();
     names
 }
@@ -80,11 +79,7 @@ fn what_is_no_regular_file_is_not_replaced() {
             assert_eq!(error, format!("expected a folder, got {got}"));
         }
     }
-    assert_eq!(
-        names(folder.path()),
-        ["fifo", "folder", "null", "socket"],
-        "nothing is left"
-    );
+    assert_eq!(names(folder.path()), ["fifo", "folder", "null", "socket"], "nothing is left");
 }
 
 #[test]
@@ -95,10 +90,7 @@ fn what_is_read_only_is_not_replaced() {
     fs::set_permissions(&file, Permissions::from_mode(0o444)).unwrap();
     fs::create_dir(&inner).unwrap();
     fs::set_permissions(&inner, Permissions::from_mode(0o555)).unwrap();
-    for error in [
-        NewFile::beside(&file).unwrap_err(),
-        NewFolder::beside(&inner).unwrap_err(),
-    ] {
+    for error in [NewFile::beside(&file).unwrap_err(), NewFolder::beside(&inner).unwrap_err()] {
         assert!(error.to_string().contains("read-only"), "{error}");
     }
     assert_eq!(fs::read(&file).unwrap(), b"old");

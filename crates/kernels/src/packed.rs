@@ -305,10 +305,7 @@ impl Packed {
     }
 
     /// Whether no int8 code is beyond +-64, so that two products with any u8 add up to an i16.
-    #[allow(
-        dead_code,
-        reason = "most instruction sets add up four products at once"
-    )]
+    #[allow(dead_code, reason = "most instruction sets add up four products at once")]
     pub fn has_reduced_range(&self) -> bool {
         self.reduced_range
     }
@@ -350,11 +347,7 @@ impl Packed {
 
     /// The order of a panel of that width.
     fn order(&self, width: usize) -> Order {
-        Order {
-            width,
-            group: self.element.group()[0],
-            alternate: self.alternates(),
-        }
+        Order { width, group: self.element.group()[0], alternate: self.alternates() }
     }
 
     /// Whether this pass over all panels should begin with the last: every other one should.
@@ -449,10 +442,7 @@ impl Packed {
     /// Checks the type of the weights.
     pub fn check_element(&self, expected: Element) {
         let got = self.element;
-        assert!(
-            expected == got,
-            "weights: expected {expected:?}, got {got:?}"
-        );
+        assert!(expected == got, "weights: expected {expected:?}, got {got:?}");
     }
 
     /// Output channels.
@@ -508,11 +498,7 @@ impl Packed {
 
     /// Groups of a row of activations, with the room for what is left of them if they are split.
     pub(crate) fn row_groups(&self) -> usize {
-        if self.splits {
-            split_width(self.groups)
-        } else {
-            self.groups
-        }
+        if self.splits { split_width(self.groups) } else { self.groups }
     }
 
     /// Channels, padding included.
@@ -542,13 +528,7 @@ impl Packed {
 
     /// The panel of a gate, and the panels of the same units of the next gates behind it.
     pub(crate) fn panels_from(&self, index: usize, gates: usize) -> Panel<'_> {
-        let PanelPlace {
-            start,
-            channels,
-            padded_start,
-            at,
-            width,
-        } = self.places[index];
+        let PanelPlace { start, channels, padded_start, at, width } = self.places[index];
         let (row, lanes) = (self.row_bytes(), at..at + gates * width);
         let zero_points = self.zero_points.get(lanes.clone());
         Panel {
@@ -588,11 +568,7 @@ impl Channel<'_> {
 
     /// The value of the codes that [`codes`](Self::codes) gives.
     pub fn affine(&self) -> Affine {
-        Affine {
-            shift: self.zero_point() + 128,
-            scale: self.scale(),
-            offset: 0.,
-        }
+        Affine { shift: self.zero_point() + 128, scale: self.scale(), offset: 0. }
     }
 
     /// The int8 codes from the input `first` on, a multiple of a group, each plus 128: u8.
@@ -630,19 +606,13 @@ impl Channel<'_> {
 /// # Panics
 /// If `gates` does not divide `n`: no panel would have the channels that are left.
 fn places(isa: Isa, n: usize, gates: usize) -> Vec<PanelPlace> {
-    assert!(
-        gates > 0 && n.is_multiple_of(gates),
-        "gates: {gates} does not divide {n} channels"
-    );
+    assert!(gates > 0 && n.is_multiple_of(gates), "gates: {gates} does not divide {n} channels");
     let cut = Cut::new(isa, n / gates);
     let places = (0..cut.panels).flat_map(|panel| (0..gates).map(move |gate| (gate, panel)));
     let place = |(gate, panel)| {
         let place = cut.place(gate, panel);
         let first = place.padded_start - gate * cut.registers * cut.lanes;
-        PanelPlace {
-            at: first * gates + gate * place.width,
-            ..place
-        }
+        PanelPlace { at: first * gates + gate * place.width, ..place }
     };
     places.map(place).collect()
 }
@@ -658,18 +628,11 @@ struct Cut {
 
 impl Cut {
     fn new(isa: Isa, units: usize) -> Self {
-        let Registers {
-            lanes, panel_width, ..
-        } = isa.registers();
+        let Registers { lanes, panel_width, .. } = isa.registers();
         let registers = units.div_ceil(lanes);
         let panels = registers.div_ceil(panel_width / lanes);
         sizes::length("registers by panels", &[registers, panels]);
-        Self {
-            units,
-            lanes,
-            registers,
-            panels,
-        }
+        Self { units, lanes, registers, panels }
     }
 
     /// A panel of one of several ranges, which follow one another in memory.

@@ -52,17 +52,9 @@ pub fn quantize_row(row: &[f32], qparams: QParams, arithmetic: impl Into<Arithme
         code.clamp(0., 255.) as u8
     };
     if row.iter().all(|x| x.is_finite()) {
-        AffineRow {
-            codes: row.iter().map(code).collect(),
-            scale,
-            zero_point,
-        }
+        AffineRow { codes: row.iter().map(code).collect(), scale, zero_point }
     } else {
-        AffineRow {
-            codes: vec![0; row.len()],
-            scale: f32::NAN,
-            zero_point: 0,
-        }
+        AffineRow { codes: vec![0; row.len()], scale: f32::NAN, zero_point: 0 }
     }
 }
 
@@ -235,11 +227,7 @@ pub fn dequantize_blocks(
 
 /// `fma(code - shift, scale, offset)` of each code of a row.
 pub fn dequantize_row(codes: &[u8], affine: Affine) -> Vec<f32> {
-    let Affine {
-        shift,
-        scale,
-        offset,
-    } = affine;
+    let Affine { shift, scale, offset } = affine;
     let value = |code: &u8| ((i32::from(*code) - shift) as f32).mul_add(scale, offset);
     codes.iter().map(value).collect()
 }
@@ -349,15 +337,9 @@ pub fn quantize_symmetric_row(row: &[f32]) -> SymmetricRow {
     let max = row.iter().fold(0f32, |max, x| max.max(x.abs()));
     let scale = symmetric_row(max);
     if row.iter().all(|x| x.is_finite()) {
-        SymmetricRow {
-            codes: row.iter().map(|x| rounded(*x, 1. / scale) as i8).collect(),
-            scale,
-        }
+        SymmetricRow { codes: row.iter().map(|x| rounded(*x, 1. / scale) as i8).collect(), scale }
     } else {
-        SymmetricRow {
-            codes: vec![0; row.len()],
-            scale: f32::NAN,
-        }
+        SymmetricRow { codes: vec![0; row.len()], scale: f32::NAN }
     }
 }
 
@@ -414,20 +396,13 @@ pub fn attention_int8(q: &[f32], k: &[f32], v: &[f32], mask: &[f32], scale: f32)
     if greatest == 0. {
         return vec![0.; value_dim];
     }
-    let codes: Vec<_> = weights
-        .iter()
-        .map(|w| rounded(*w, 255. / greatest))
-        .collect();
+    let codes: Vec<_> = weights.iter().map(|w| rounded(*w, 255. / greatest)).collect();
     let sum = |column: usize| -> i32 {
         let pairs = codes.iter().zip(&values);
-        pairs
-            .map(|(code, value)| code * i32::from(value.codes[column]))
-            .sum()
+        pairs.map(|(code, value)| code * i32::from(value.codes[column])).sum()
     };
     let factor = greatest / 255. / z;
-    (0..value_dim)
-        .map(|column| (sum(column) as f32).mul_add(factor, 0.))
-        .collect()
+    (0..value_dim).map(|column| (sum(column) as f32).mul_add(factor, 0.)).collect()
 }
 
 /// `e^x` of an `x` that is 0 or less, for a weight of 8 bits: by `x log2 e = n + f` and a
@@ -498,9 +473,7 @@ impl FactorArithmetic {
         }
         let factor = if total == 0. { 0. } else { 1. / total };
         // A sum of -0.0 becomes 0.0: the sign of a zero may come from an excluded value.
-        sums.into_iter()
-            .map(|sum| sum.mul_add(factor, 0.))
-            .collect()
+        sums.into_iter().map(|sum| sum.mul_add(factor, 0.)).collect()
     }
 }
 
@@ -526,9 +499,5 @@ fn exp_below(x: f32) -> f32 {
 /// A factor of a product in bfloat16: rounded half to even, and 0 where that is subnormal.
 pub fn round_bf16(x: f32) -> bf16 {
     let rounded = bf16::from_f32(x);
-    if rounded.is_finite() && !rounded.is_normal() {
-        bf16::ZERO.copysign(rounded)
-    } else {
-        rounded
-    }
+    if rounded.is_finite() && !rounded.is_normal() { bf16::ZERO.copysign(rounded) } else { rounded }
 }

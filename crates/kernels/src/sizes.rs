@@ -33,10 +33,7 @@ pub fn length(what: &str, shape: &[usize]) -> usize {
 #[track_caller]
 pub fn check(what: &str, slice: &[impl Sized], shape: &[usize]) {
     let (expected, got) = (length(what, shape), slice.len());
-    assert!(
-        expected == got,
-        "{what}: expected {expected} elements, {shape:?}, got {got}"
-    );
+    assert!(expected == got, "{what}: expected {expected} elements, {shape:?}, got {got}");
 }
 
 #[cfg(test)]
@@ -50,12 +47,7 @@ mod tests {
         assert_eq!(product(&[MAX]), Some(MAX));
         // Two of them are one too many for a usize.
         let half = 1 << (usize::BITS / 2);
-        for wrong in [
-            &[MAX + 1][..],
-            &[half, half],
-            &[0, usize::MAX],
-            &[2 * half, 0, 2 * half],
-        ] {
+        for wrong in [&[MAX + 1][..], &[half, half], &[0, usize::MAX], &[2 * half, 0, 2 * half]] {
             assert_eq!(product(wrong), None, "{wrong:?}");
         }
     }

@@ -31,11 +31,7 @@ pub struct Bindings<'f> {
 
 /// The bindings of all names in a block.
 pub fn all<'f>(source: &Source<'_>, block: &'f syn::Block) -> BTreeMap<String, Bindings<'f>> {
-    let mut finder = BindingFinder {
-        source,
-        scopes: Vec::new(),
-        found: BTreeMap::new(),
-    };
+    let mut finder = BindingFinder { source, scopes: Vec::new(), found: BTreeMap::new() };
     finder.visit_block(block);
     finder.found
 }
@@ -74,15 +70,7 @@ impl<'f> BindingFinder<'f, '_> {
         let names: BTreeSet<_> = names.map(|pat| pat.ident.to_string()).collect();
         for name in names {
             let scope = self.scope();
-            self.push(
-                name,
-                Binding {
-                    at,
-                    scope,
-                    value,
-                    is_assigned: false,
-                },
-            );
+            self.push(name, Binding { at, scope, value, is_assigned: false });
         }
     }
 
@@ -116,9 +104,7 @@ impl<'f> Visit<'f> for BindingFinder<'f, '_> {
     fn visit_arm(&mut self, arm: &'f syn::Arm) {
         let scope = self.source.range(arm);
         let at = self.source.range(&arm.pat).end;
-        self.within(scope, ([&arm.pat], at), |inner| {
-            visit::visit_arm(inner, arm)
-        });
+        self.within(scope, ([&arm.pat], at), |inner| visit::visit_arm(inner, arm));
     }
 
     fn visit_expr_closure(&mut self, closure: &'f syn::ExprClosure) {
@@ -171,15 +157,7 @@ impl<'f> Visit<'f> for BindingFinder<'f, '_> {
         visit::visit_expr_assign(self, assign);
         if let Some(name) = ident(&assign.left) {
             let (at, scope) = (self.source.range(assign).end, self.scope());
-            self.push(
-                name,
-                Binding {
-                    at,
-                    scope,
-                    value: Some(&assign.right),
-                    is_assigned: true,
-                },
-            );
+            self.push(name, Binding { at, scope, value: Some(&assign.right), is_assigned: true });
         }
     }
 

@@ -120,10 +120,7 @@ impl<'f> Built<'f> {
             return;
         };
         let holder = self.self_type.clone().filter(|_| is(&field.base, "self"));
-        let (all, plain) = self
-            .reads
-            .entry((holder, member(&field.member)))
-            .or_default();
+        let (all, plain) = self.reads.entry((holder, member(&field.member))).or_default();
         *if is_plain { plain } else { all } += 1;
     }
 
@@ -238,10 +235,7 @@ impl<'f> Visit<'f> for Built<'f> {
 
     fn visit_expr_field(&mut self, field: &'f syn::ExprField) {
         let holder = self.self_type.clone().filter(|_| is(&field.base, "self"));
-        self.reads
-            .entry((holder, member(&field.member)))
-            .or_default()
-            .0 += 1;
+        self.reads.entry((holder, member(&field.member))).or_default().0 += 1;
         visit::visit_expr_field(self, field);
     }
 
@@ -285,10 +279,7 @@ impl<'f> Visit<'f> for Built<'f> {
             && is_in(call, SUMS)
             && is_in(product, ELEMENTWISE)
         {
-            product
-                .args
-                .iter()
-                .for_each(|argument| self.read(argument, false));
+            product.args.iter().for_each(|argument| self.read(argument, false));
         }
         if ADDS.iter().any(|name| call.method == name) {
             self.assign(&call.receiver, call.args.iter());

@@ -83,12 +83,7 @@ fn all<'u>(unit: &'u Unit<'_>) -> impl Iterator<Item = Made<'u>> {
                 return None;
             };
             let is_new = new == "new" && call.args.len() == 1;
-            let made = Made {
-                facts,
-                call,
-                closure,
-                is_new,
-            };
+            let made = Made { facts, call, closure, is_new };
             let is_made = table::is_closure(layer) && (is_new || new == "holding");
             (is_made && !unit.source.is_kept(unit.source.start(call))).then_some(made)
         })
@@ -147,10 +142,7 @@ impl<'u> Made<'u> {
         }
         let (list, pattern) = match names {
             [name] => (name.clone(), name.clone()),
-            names => (
-                format!("({})", names.join(", ")),
-                format!("({})", names.join(", ")),
-            ),
+            names => (format!("({})", names.join(", ")), format!("({})", names.join(", "))),
         };
         let new = source.range(&function.segments.last()?.ident);
         let closure = source.start(self.closure);

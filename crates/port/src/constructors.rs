@@ -115,9 +115,7 @@ fn named(facts: Facts<'_>, call: &ExprCall) -> Option<Vec<(Range<usize>, String)
     });
     let [builder] = exactly(builders)?;
     let name = variable(&builder.pat)?;
-    let is_bound = facts
-        .bindings(&name)
-        .is_some_and(|all| !all.found.is_empty());
+    let is_bound = facts.bindings(&name).is_some_and(|all| !all.found.is_empty());
     let reads = |call: &&ExprMethodCall| {
         let method = call.method.to_string();
         is(&call.receiver, &name) && (method.starts_with("get") || method == "contains_tensor")
@@ -169,11 +167,7 @@ fn convolution(facts: Facts<'_>, call: &ExprMethodCall) -> Option<Found> {
         None if shape(facts, weight).is_none() => return None,
         None => is_narrow(facts, weight, axis),
     };
-    let condition = if groups.contains(&None) {
-        "if its groups are 1: "
-    } else {
-        ""
-    };
+    let condition = if groups.contains(&None) { "if its groups are 1: " } else { "" };
     let advice = format!(
         "{condition}hold `nn::{layer}::new(weight, bias, config)`, and call its `forward`; or put \
          `// dynquant: keep` here"
@@ -186,9 +180,7 @@ fn convolution(facts: Facts<'_>, call: &ExprMethodCall) -> Option<Found> {
 fn is_narrow(facts: Facts<'_>, weight: &Expr, axis: usize) -> bool {
     let channels = shape(facts, weight).and_then(|shape| shape.elems.iter().nth(axis));
     let sizes = channels.map_or(vec![None], |channels| sizes(facts, channels, 4));
-    sizes
-        .iter()
-        .all(|size| size.is_some_and(|size| size < MIN_CHANNELS))
+    sizes.iter().all(|size| size.is_some_and(|size| size < MIN_CHANNELS))
 }
 
 /// The shape with which a weight is read.
@@ -228,9 +220,7 @@ fn sizes(facts: Facts<'_>, expr: &Expr, depth: usize) -> Vec<Option<usize>> {
             let [before @ .., last] = &path[..] else {
                 continue;
             };
-            let owner = before
-                .last()
-                .filter(|one| one.starts_with(char::is_uppercase));
+            let owner = before.last().filter(|one| one.starts_with(char::is_uppercase));
             let owner = match owner {
                 Some(name) if name == "Self" => caller.function.owner.as_ref(),
                 owner => owner,
@@ -275,21 +265,14 @@ fn is_computed(facts: Facts<'_>, expr: &Expr, depth: usize, seen: &mut BTreeSet<
             {
                 return seen.insert(start(last)) && is_computed(helper, last, depth, seen);
             }
-            call.args
-                .iter()
-                .filter(|_| name == "Ok" || name == "Some")
-                .collect()
+            call.args.iter().filter(|_| name == "Ok" || name == "Some").collect()
         }
         path @ Expr::Path(_) => {
             let name = ident(path).unwrap_or_default();
             let definitions = facts.definitions(&name, start(path)).into_iter();
-            definitions
-                .filter(|definition| seen.insert(start(definition)))
-                .collect()
+            definitions.filter(|definition| seen.insert(start(definition))).collect()
         }
         other => values(other),
     };
-    parts
-        .into_iter()
-        .any(|part| is_computed(facts, part, depth, seen))
+    parts.into_iter().any(|part| is_computed(facts, part, depth, seen))
 }

@@ -45,7 +45,5 @@ fn text(facts: &Facts<'_>, call: &ExprMethodCall) -> Option<String> {
         source.slice(&*closure.body),
         source.slice(default),
     ];
-    Some(format!(
-        "match {option} {{{end}    Some({one}) => {some},{end}    None => {none},{end}}}"
-    ))
+    Some(format!("match {option} {{{end}    Some({one}) => {some},{end}    None => {none},{end}}}"))
 }

@@ -66,10 +66,7 @@ pub fn rewrite(unit: &Unit<'_>, draft: &mut Draft) {
         plan.draft.need_path(&one.module, &["Quantizable"]);
         flatten(unit, plan.draft, one);
     }
-    for one in all
-        .iter()
-        .filter(|one| one.is_derivable() && !is_wanted(one))
-    {
+    for one in all.iter().filter(|one| one.is_derivable() && !is_wanted(one)) {
         let new = clones.contains(&key(one)) && !plan.clone.contains_key(&key(one));
         if new && !is_clone(unit, one) {
             derive(unit, plan.draft, one, &["Clone"]);

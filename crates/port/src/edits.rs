@@ -25,10 +25,7 @@ impl Edits {
 
     /// Puts `text` in place of `range`.
     pub fn replace(&mut self, range: Range<usize>, text: impl Into<String>) {
-        self.edits.push(Edit {
-            range,
-            text: text.into(),
-        });
+        self.edits.push(Edit { range, text: text.into() });
     }
 
     /// Puts `text` in place of `range`, and drops all other edits in the range.
@@ -58,8 +55,7 @@ impl Edits {
             })
         };
         self.edits.retain(|edit| !inside(edit));
-        self.edits
-            .sort_by_key(|edit| (edit.range.start, !edit.range.is_empty()));
+        self.edits.sort_by_key(|edit| (edit.range.start, !edit.range.is_empty()));
         let mut result = String::with_capacity(text.len() + 1024);
         let mut at = 0;
         for edit in self.edits {

@@ -42,9 +42,7 @@ impl<'u> Facts<'u> {
         // An assignment in such a block changes a variable of an outer block.
         let counts = all.filter(|one| one.is_assigned || one.scope.end > before);
         let values = counts.filter_map(|one| one.value);
-        values
-            .filter(|value| source.range(*value).end <= before)
-            .collect()
+        values.filter(|value| source.range(*value).end <= before).collect()
     }
 
     /// Whether an expression is a parameter of type `usize`.
@@ -98,10 +96,7 @@ impl<'u> Facts<'u> {
     /// The values that the function adds to a container variable.
     pub fn added(&self, name: &str) -> Vec<&'u Expr> {
         let text = self.unit.source.slice(self.function.block);
-        if !ADDS
-            .iter()
-            .any(|add| text.contains(&format!("{name}.{add}(")))
-        {
+        if !ADDS.iter().any(|add| text.contains(&format!("{name}.{add}("))) {
             return Vec::new();
         }
         let calls = exprs(self.function.block).filter_map(|expr| get!(expr, Expr::MethodCall));
@@ -333,14 +328,10 @@ fn is_float(ty: &str) -> bool {
 fn identity(unit: &Unit<'_>, name: &str) -> bool {
     let methods = unit.functions.iter();
     let methods = methods.filter(|one| one.owner.as_deref() == Some(name));
-    let mut forwards = methods
-        .filter(|one| one.signature.ident == "forward")
-        .peekable();
+    let mut forwards = methods.filter(|one| one.signature.ident == "forward").peekable();
     let clones = |function: &Function<'_>| {
         let call = only(function.block).and_then(|last| get!(last, Expr::Call));
-        let given = call
-            .filter(|call| is_ok(call))
-            .and_then(|call| call.args.first());
+        let given = call.filter(|call| is_ok(call)).and_then(|call| call.args.first());
         let clone = given.and_then(|given| get!(given, Expr::MethodCall));
         clone.is_some_and(|inner| inner.method == "clone" && ident(&inner.receiver).is_some())
     };

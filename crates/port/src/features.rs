@@ -9,14 +9,7 @@ use super::source::{Extent, Source};
 use super::walk::{get, part};
 
 /// Features whose code does not run on a CPU.
-const FEATURES: &[&str] = &[
-    "cuda",
-    "cudnn",
-    "flash-attn",
-    "flash-attn-v1",
-    "metal",
-    "nccl",
-];
+const FEATURES: &[&str] = &["cuda", "cudnn", "flash-attn", "flash-attn-v1", "metal", "nccl"];
 
 /// Whether the attributes exclude an item from a CPU build.
 pub fn leave_out(attrs: &[Attribute]) -> bool {
@@ -91,10 +84,7 @@ pub fn left_out(source: &Source<'_>, file: &syn::File) -> Vec<Range<usize>> {
     if leave_out(&file.attrs) {
         return std::iter::once(0..source.text.len()).collect();
     }
-    let mut find = GpuFinder {
-        source,
-        found: Vec::new(),
-    };
+    let mut find = GpuFinder { source, found: Vec::new() };
     find.visit_file(file);
     find.found
 }

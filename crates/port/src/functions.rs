@@ -25,12 +25,7 @@ pub struct Function<'a> {
 
 /// All functions in order, except nested functions.
 pub fn all<'a>(source: &Source<'_>, file: &'a File) -> Vec<Function<'a>> {
-    let mut find = FunctionFinder {
-        source,
-        module: Vec::new(),
-        owner: None,
-        found: Vec::new(),
-    };
+    let mut find = FunctionFinder { source, module: Vec::new(), owner: None, found: Vec::new() };
     find.visit_file(file);
     find.found
 }

@@ -13,9 +13,7 @@ use crate::files;
 impl World {
     /// The names of a file's module.
     pub fn names(&self, file: &Path) -> Rc<ModuleNames> {
-        known(&self.names, file, None, |file| {
-            Rc::new(names(self, file, &mut BTreeSet::new()))
-        })
+        known(&self.names, file, None, |file| Rc::new(names(self, file, &mut BTreeSet::new())))
     }
 }
 

@@ -202,12 +202,7 @@ impl<'a> Visit<'a> for TableFinder<'a> {
         let (unit, source) = (self.facts.unit, self.facts.unit.source);
         let input = &*call.receiver;
         let borrowed = matches!(input, Expr::Reference(_)) || unit.is_borrowed_path(input);
-        let is_codebook = self
-            .facts
-            .function
-            .owner
-            .as_deref()
-            .is_some_and(is_codebook);
+        let is_codebook = self.facts.function.owner.as_deref().is_some_and(is_codebook);
         let is_head = transposed && owner(&self.facts).is_some() && !is_codebook;
         self.heads.push(Head {
             facts: self.facts,
@@ -261,10 +256,8 @@ fn edits(
         let at = source.start(given);
         let gap = source.gap(at);
         // `tied` writes it as a tied one where it is certain that the name is an embedding.
-        edits.push((
-            at,
-            format!("{FIELD}: {linear}::new({name}.embeddings().clone(), None),{gap}"),
-        ));
+        edits
+            .push((at, format!("{FIELD}: {linear}::new({name}.embeddings().clone(), None),{gap}")));
     }
     // A variable with the field's name would be read instead of the field.
     let is_shadowed = lets(unit.file).any(|local| binds(&local.pat, FIELD));

@@ -16,11 +16,9 @@ use super::walk::{Node, places};
 /// Rewrites imports, adds the imports that other passes need, and removes unused imports.
 pub fn rewrite(unit: &Unit<'_>, draft: &mut Draft, modules: &Modules, unused: Option<&Unused>) {
     let uses = places(unit.file).filter_map(|place| match place.node {
-        Node::Item(Item::Use(item)) => Some(Use {
-            item,
-            module: place.module.to_vec(),
-            in_function: place.in_function,
-        }),
+        Node::Item(Item::Use(item)) => {
+            Some(Use { item, module: place.module.to_vec(), in_function: place.in_function })
+        }
         _ => None,
     });
     let uses: Vec<_> = uses.collect();
@@ -91,10 +89,7 @@ fn needed(unit: &Unit<'_>, draft: &mut Draft, wanted: &mut BTreeMap<Module, Vec<
 
 fn ours(leaf: &Leaf, path: &[&str]) -> Leaf {
     let path = std::iter::once(&"candle_dynquant").chain(path);
-    Leaf {
-        path: path.map(|segment| (*segment).to_owned()).collect(),
-        name: leaf.name.clone(),
-    }
+    Leaf { path: path.map(|segment| (*segment).to_owned()).collect(), name: leaf.name.clone() }
 }
 
 /// The leaf of candle-dynquant that replaces a leaf, if it has a namesake.
@@ -113,9 +108,7 @@ fn namesake(unit: &Unit<'_>, usage: &Use<'_>, modules: &Modules, leaf: &Leaf) ->
             _ => None,
         };
     }
-    let mapped = origin
-        .mapped()
-        .filter(|mapped| mapped.segments == path.len())?;
+    let mapped = origin.mapped().filter(|mapped| mapped.segments == path.len())?;
     Some(ours(leaf, &[mapped.home.name(), mapped.name]))
 }
 

@@ -35,11 +35,7 @@ pub fn rewrite(unit: &Unit<'_>, draft: &mut Draft, original: &str) {
                 continue;
             }
             let (world, ty) = (unit.world, &field.ty);
-            let mut look = Look {
-                world,
-                seen: BTreeSet::new(),
-                above: 0,
-            };
+            let mut look = Look { world, seen: BTreeSet::new(), above: 0 };
             if !world.multiplies(unit.path, unit.types, &one.module, ty)
                 && look.plain((unit.path, unit.types), one, ty) == Some(true)
             {

@@ -58,10 +58,7 @@ pub fn rewrite(unit: &Unit<'_>, draft: &mut Draft, names: Names<'_, '_>) -> Modu
         if unit.source.is_kept(hit.range.start) || unit.source.text[hit.range.clone()] == text {
             continue;
         }
-        if hit
-            .alias
-            .is_some_and(|alias| modules.moved.contains(&alias))
-        {
+        if hit.alias.is_some_and(|alias| modules.moved.contains(&alias)) {
             continue;
         }
         draft.need(&hit.module, &module, hit.home);
@@ -87,11 +84,7 @@ pub fn rewrite(unit: &Unit<'_>, draft: &mut Draft, names: Names<'_, '_>) -> Modu
         draft.edits.insert(method.receiver.start, call);
         let gap = &unit.source.text[method.receiver.end..method.name.start];
         let comment = gap.contains("//") || gap.contains("/*");
-        let from = if comment {
-            method.name.start
-        } else {
-            method.receiver.end
-        };
+        let from = if comment { method.name.start } else { method.receiver.end };
         let end = if method.has_arguments { ", " } else { ")" };
         draft.edits.replace(from..method.name.end, end);
         for copy in method.copies {
@@ -115,9 +108,7 @@ fn is_free(unit: &Unit<'_>, name: &str) -> bool {
 }
 
 fn modules(unit: &Unit<'_>, uses: &BTreeMap<String, Uses>) -> Modules {
-    let moved = uses
-        .iter()
-        .filter(|(_, uses)| uses.mapped > 0 && uses.others == 0);
+    let moved = uses.iter().filter(|(_, uses)| uses.mapped > 0 && uses.others == 0);
     let moved: BTreeSet<_> = moved.map(|(name, _)| name.clone()).collect();
     let scopes = &unit.types.scopes;
     let name = |ours: &str, other: &str| {

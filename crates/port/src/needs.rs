@@ -115,10 +115,7 @@ mod tests {
         let text = "use candle::Tensor;\nuse candle_nn::Linear;\nlet a = serde_json::json!(1);";
         let manifest = "[dependencies]\ncandle-nn.workspace = true\nserde_json = \"1\"\n";
         let lines = super::lines(text, manifest);
-        assert_eq!(
-            lines,
-            ["candle = { package = \"candle-core\", version = \"0.11\" }"]
-        );
+        assert_eq!(lines, ["candle = { package = \"candle-core\", version = \"0.11\" }"]);
         let manifest = "[dependencies]\ncandle-core = \"0.11.1\"\ncandle-nn = \"0.11\"\n";
         let lines = super::lines(text, manifest);
         assert_eq!(lines, [super::RENAMED, "serde_json = \"1\""]);

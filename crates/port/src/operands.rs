@@ -167,9 +167,7 @@ impl<'u> Trace<'u> {
                     self.variable(&name, self.facts.unit.source.start(path), depth);
                 }
             }
-            other => values(other)
-                .into_iter()
-                .for_each(|one| self.follow(one, depth)),
+            other => values(other).into_iter().for_each(|one| self.follow(one, depth)),
         }
     }
 
@@ -235,9 +233,7 @@ impl<'u> Trace<'u> {
             }
         };
         let world = self.facts.unit.world;
-        types
-            .iter()
-            .any(|ty| world.has_weight(&self.facts, ty, name))
+        types.iter().any(|ty| world.has_weight(&self.facts, ty, name))
     }
 
     /// The fields, the arguments and the reads that a function returns.
@@ -270,10 +266,7 @@ impl<'u> Trace<'u> {
     /// Follows a tensor that is computed from several, if all of them are weights.
     fn combine(&mut self, parts: &[&Expr], depth: usize) {
         let mut found = Vec::new();
-        for part in parts
-            .iter()
-            .filter(|part| !self.facts.is_number(part, DEPTH))
-        {
+        for part in parts.iter().filter(|part| !self.facts.is_number(part, DEPTH)) {
             let mut inner = Trace::new(self.facts);
             inner.calls.clone_from(&self.calls);
             inner.binders = self.binders.take();
@@ -311,9 +304,7 @@ impl<'u> Trace<'u> {
         if let (Some(Expr::Closure(closure)), []) = (value, before) {
             return self.follow(&closure.body, depth);
         }
-        let owner = before
-            .last()
-            .filter(|one| one.starts_with(char::is_uppercase));
+        let owner = before.last().filter(|one| one.starts_with(char::is_uppercase));
         let around = self.facts.function.owner.as_ref();
         let owner = owner.map(|owner| around.filter(|_| owner == "Self").unwrap_or(owner));
         let is_known = self.results(name, owner, false, args, depth);
@@ -454,8 +445,7 @@ impl<'u> Trace<'u> {
                 let number = inputs(self.facts.function.signature)
                     .enumerate()
                     .find(|(_, input)| binds(&*input.pat, name));
-                self.roots
-                    .extend(number.map(|(number, _)| Root::Argument(number)));
+                self.roots.extend(number.map(|(number, _)| Root::Argument(number)));
             }
         }
     }
@@ -519,23 +509,15 @@ impl<'u> Trace<'u> {
     /// Adds a field that a pattern with a path takes out of a type of the file.
     fn part(&mut self, path: &syn::Path, field: String) {
         let holder = match self.facts.resolve(&segments(path)) {
-            _ if path
-                .segments
-                .first()
-                .is_some_and(|first| first.ident == "Self") =>
-            {
-                self.owner()
-            }
+            _ if path.segments.first().is_some_and(|first| first.ident == "Self") => self.owner(),
             Origin::Local(module, name) => Some((module, name)),
             _ => None,
         };
-        let declared = holder
-            .as_ref()
-            .and_then(|holder| self.facts.unit.types.declared.get(holder));
+        let declared =
+            holder.as_ref().and_then(|holder| self.facts.unit.types.declared.get(holder));
         let mut fields = declared.into_iter().flatten().flat_map(|one| &one.fields);
         if fields.any(|field| holds_tensor(&field.ty)) {
-            self.roots
-                .extend(holder.map(|holder| Root::Field(holder, field)));
+            self.roots.extend(holder.map(|holder| Root::Field(holder, field)));
         }
     }
 
@@ -685,11 +667,7 @@ fn locals<'u>(
     push(0..0, &local.pat, Bound::Value(&init.expr));
     if let (Some(name), Expr::Closure(closure)) = (variable(&local.pat), &*init.expr) {
         for (at, pat) in closure.inputs.iter().enumerate() {
-            push(
-                source.range(closure),
-                pat,
-                Bound::Argument(name.clone(), at),
-            );
+            push(source.range(closure), pat, Bound::Argument(name.clone(), at));
         }
     }
 }

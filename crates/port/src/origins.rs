@@ -63,9 +63,7 @@ struct TensorValue {
 pub fn origin(unit: &Unit<'_>, holder: &Key, field: &str) -> (TensorOrigin, Option<usize>) {
     let largest = values(unit, holder, field).into_iter().max();
     // The struct is built elsewhere.
-    largest.map_or((TensorOrigin::Given, None), |value| {
-        (value.origin, value.rank)
-    })
+    largest.map_or((TensorOrigin::Given, None), |value| (value.origin, value.rank))
 }
 
 /// The values that a field may hold.
@@ -78,10 +76,7 @@ fn values(unit: &Unit<'_>, holder: &Key, field: &str) -> Vec<TensorValue> {
         }
         Some(known)
     };
-    let given = unit
-        .built
-        .given(holder, field)
-        .filter_map(|expr| known(&expr));
+    let given = unit.built.given(holder, field).filter_map(|expr| known(&expr));
     // What is assigned later may be a state, unless it is read.
     let assigned = unit.built.assigned(field).iter().filter_map(known);
     let assigned = assigned.filter(|value| value.origin == TensorOrigin::Loaded);
@@ -171,11 +166,7 @@ fn value<T: Tree>(
         wide: false,
     };
     tree.walk(&mut finder);
-    TensorValue {
-        origin: finder.origin,
-        rank: finder.rank,
-        wide: finder.wide,
-    }
+    TensorValue { origin: finder.origin, rank: finder.rank, wide: finder.wide }
 }
 
 /// The origin of a value.
@@ -233,14 +224,10 @@ impl<'a> Visit<'a> for OriginFinder<'_> {
             return;
         }
         // `Self::` or a type before the name identifies the function.
-        let owner = segments
-            .iter()
-            .rev()
-            .nth(1)
-            .map(|owner| match owner.as_str() {
-                "Self" => self.facts.function.owner.as_ref().unwrap_or(owner),
-                _ => owner,
-            });
+        let owner = segments.iter().rev().nth(1).map(|owner| match owner.as_str() {
+            "Self" => self.facts.function.owner.as_ref().unwrap_or(owner),
+            _ => owner,
+        });
         let owner = owner.filter(|owner| owner.starts_with(char::is_uppercase));
         let all = facts::all(self.facts.unit);
         // A function of another crate may have the name of one of this file.

@@ -16,11 +16,7 @@ impl World {
     pub fn types(&self, path: &Path) -> Option<Rc<Types>> {
         known(&self.read, path, None, |path| {
             let text = files::read(path).ok()?;
-            let text = if self.given.contains(path) {
-                with_layers(path, text, self)
-            } else {
-                text
-            };
+            let text = if self.given.contains(path) { with_layers(path, text, self) } else { text };
             let (source, file) = Source::parse(&text).ok()?;
             Some(Rc::new(types_of(path, self, &source, &file)))
         })

@@ -26,12 +26,7 @@ impl World {
             let helpers = weights::helpers(&unit);
             let getters = weights::getters(&unit);
             let matrices = origins::matrices(&unit);
-            Some(Rc::new(Outline {
-                types,
-                helpers,
-                getters,
-                matrices,
-            }))
+            Some(Rc::new(Outline { types, helpers, getters, matrices }))
         })
     }
 
@@ -52,9 +47,7 @@ impl World {
                 outline.matrices.contains(&field) || outline.getters.contains(&getter)
             });
         }
-        parts(ty)
-            .into_iter()
-            .any(|ty| self.has_weight(facts, ty, name))
+        parts(ty).into_iter().any(|ty| self.has_weight(facts, ty, name))
     }
 
     /// The arguments by which a function of another file multiplies.

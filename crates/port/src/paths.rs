@@ -263,10 +263,7 @@ impl<'a> Visit<'a> for PathFinder<'_, '_> {
             if let Some(loader) = loader {
                 let range = self.unit.source.range(&*call.func);
                 self.loaders.push((self.module.clone(), range, loader));
-                return call
-                    .args
-                    .iter()
-                    .for_each(|argument| self.visit_expr(argument));
+                return call.args.iter().for_each(|argument| self.visit_expr(argument));
             }
             if let Origin::Traced(path) = origin
                 && path.len() == 2

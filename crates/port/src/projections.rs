@@ -127,10 +127,8 @@ impl ProjectionRuns<'_, '_> {
             if is_whole { &one.pattern } else { &one.name }.clone()
         });
         let fields = list(&|one| format!("&self.{}", one.field));
-        let call = format!(
-            "let [{names}] = {}::forward_each([{fields}], {})?;",
-            first.ty, first.borrowed
-        );
+        let call =
+            format!("let [{names}] = {}::forward_each([{fields}], {})?;", first.ty, first.borrowed);
         if run.iter().all(|one| one.is_whole(self.facts.unit)) {
             let range = first.stmt.start..last.stmt.end;
             return self.draft.edits.rewrite(range, call);

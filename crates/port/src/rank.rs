@@ -16,10 +16,7 @@ impl Facts<'_> {
             Expr::Block(block) => self.rank(tail(&block.block)?, depth),
             Expr::If(choice) => self.rank(tail(&choice.then_branch)?, depth),
             Expr::Tuple(tuple) => tuple.elems.iter().find_map(|elem| self.rank(elem, depth)),
-            Expr::Match(choice) => choice
-                .arms
-                .iter()
-                .find_map(|arm| self.rank(&arm.body, depth)),
+            Expr::Match(choice) => choice.arms.iter().find_map(|arm| self.rank(&arm.body, depth)),
             Expr::Call(call) => {
                 let last = called(call)?.segments.last()?;
                 match last.ident.to_string().as_str() {
@@ -66,9 +63,7 @@ impl Facts<'_> {
             "unsqueeze" => Some(self.rank(&call.receiver, depth)? + 1),
             "squeeze" => self.rank(&call.receiver, depth)?.checked_sub(1),
             "repeat_kv" => Some(4),
-            "forward" | "apply" => self
-                .rank(call.args.first()?, depth)
-                .filter(|rank| *rank == 4),
+            "forward" | "apply" => self.rank(call.args.first()?, depth).filter(|rank| *rank == 4),
             name => {
                 // A helper of the same file, or a rotation of its argument.
                 let helper = self.helper(name);

@@ -15,12 +15,7 @@ struct UseNode {
 
 impl UseNode {
     fn new(name: &str) -> Self {
-        Self {
-            name: name.to_owned(),
-            alias: None,
-            is_leaf: false,
-            children: Vec::new(),
-        }
+        Self { name: name.to_owned(), alias: None, is_leaf: false, children: Vec::new() }
     }
 
     fn add(&mut self, path: &[String], leaf: &Leaf) {
@@ -92,9 +87,7 @@ pub fn uses(leaves: &[Leaf], head: &str, indent: &str, newline: &str) -> String 
         root.add(&leaf.path, leaf);
     }
     let nodes = root.children.iter();
-    let lines: Vec<_> = nodes
-        .map(|node| declaration(node, head, indent, newline))
-        .collect();
+    let lines: Vec<_> = nodes.map(|node| declaration(node, head, indent, newline)).collect();
     lines.join(&format!("{newline}{indent}"))
 }
 
@@ -172,15 +165,10 @@ mod tests {
 
     #[test]
     fn long_lists_are_wrapped() {
-        let names: Vec<_> = (0..20)
-            .map(|i| format!("some_crate::module::Name{i}"))
-            .collect();
+        let names: Vec<_> = (0..20).map(|i| format!("some_crate::module::Name{i}")).collect();
         let names: Vec<_> = names.iter().map(String::as_str).collect();
         let text = uses(&leaves(&names), "", "", "\n");
-        assert!(
-            text.starts_with("use some_crate::module::{\n    Name0, Name1,"),
-            "{text}"
-        );
+        assert!(text.starts_with("use some_crate::module::{\n    Name0, Name1,"), "{text}");
         assert!(text.ends_with("Name19,\n};"), "{text}");
         assert!(text.lines().all(|line| line.len() <= WIDTH));
     }

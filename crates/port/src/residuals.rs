@@ -73,9 +73,7 @@ impl FoundResidual {
             let tried = get!(expr, Expr::Try).filter(|_| found.is_none());
             let field = tried.and_then(|tried| norm(facts, &tried.expr, &name));
             let is_other = field.is_none();
-            found = found
-                .take()
-                .or(field.map(|field| (source.range(expr), field)));
+            found = found.take().or(field.map(|field| (source.range(expr), field)));
             is_other
         });
         let (call, field) = found?;
@@ -92,11 +90,7 @@ impl FoundResidual {
         let is_read = of_name > 1 + usize::from(shadow.is_some());
         let sum = if is_read { source.slice(pat) } else { "_" };
         let text = format!("let ({normal}, {sum}) = self.{field}.forward_add({a}, {b})?;");
-        Some(Self {
-            sum: (statement, text),
-            call: (call, normal.to_owned()),
-            stmt: next,
-        })
+        Some(Self { sum: (statement, text), call: (call, normal.to_owned()), stmt: next })
     }
 }
 

@@ -26,10 +26,7 @@ const MAX_ROUNDS: usize = 8;
 
 /// Ports the text of a file. `path` locates the modules that the text names.
 pub fn port(path: &Path, text: &str, world: &World) -> Result<Ported, Fault> {
-    let mut ported = Ported {
-        text: text.to_owned(),
-        todos: Vec::new(),
-    };
+    let mut ported = Ported { text: text.to_owned(), todos: Vec::new() };
     if world.is_left_out(path) {
         return Ok(ported);
     }
@@ -55,9 +52,7 @@ pub fn port(path: &Path, text: &str, world: &World) -> Result<Ported, Fault> {
             }
         }
     }
-    Err(Fault::whole(format!(
-        "not settled after {MAX_ROUNDS} rounds"
-    )))
+    Err(Fault::whole(format!("not settled after {MAX_ROUNDS} rounds")))
 }
 
 /// Runs one round: the changed text, if anything changes, and the places left.

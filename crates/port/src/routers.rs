@@ -35,9 +35,7 @@ pub fn rewrite(unit: &Unit<'_>, draft: &mut Draft) {
             draft.need_name(module, "Router");
             for (maker, module) in makers {
                 draft.edits.replace(maker, "router".to_owned());
-                module
-                    .iter()
-                    .for_each(|module| draft.need_name(module, "router"));
+                module.iter().for_each(|module| draft.need_name(module, "router"));
             }
         }
     }
@@ -93,8 +91,6 @@ fn routed(facts: Facts<'_>, field: &str) -> Option<Routed> {
     });
     let mut makers = makers.collect::<Option<Vec<_>>>()?;
     makers.dedup_by(|a, b| a.0 == b.0);
-    (!makers.is_empty() && unit.built.assigned(field).is_empty()).then(|| Routed {
-        ty: unit.source.range(ty),
-        makers,
-    })
+    (!makers.is_empty() && unit.built.assigned(field).is_empty())
+        .then(|| Routed { ty: unit.source.range(ty), makers })
 }

@@ -79,11 +79,7 @@ impl Leaf {
 pub fn leaves(item: &ItemUse) -> Vec<Leaf> {
     fn collect(tree: &UseTree, path: &mut Vec<String>, leaves: &mut Vec<Leaf>) {
         let named = |path: &[String], ident: String, name: Option<String>| {
-            let path = if ident == "self" {
-                path.to_vec()
-            } else {
-                [path, &[ident]].concat()
-            };
+            let path = if ident == "self" { path.to_vec() } else { [path, &[ident]].concat() };
             let name = name.or_else(|| path.last().cloned()).unwrap_or_default();
             Leaf { path, name }
         };
@@ -98,10 +94,7 @@ pub fn leaves(item: &ItemUse) -> Vec<Leaf> {
                 let name = Some(tree.rename.to_string());
                 leaves.push(named(path, tree.ident.to_string(), name));
             }
-            UseTree::Glob(_) => leaves.push(Leaf {
-                path: path.clone(),
-                name: "*".into(),
-            }),
+            UseTree::Glob(_) => leaves.push(Leaf { path: path.clone(), name: "*".into() }),
             UseTree::Group(group) => {
                 for tree in &group.items {
                     collect(tree, path, leaves);
@@ -136,10 +129,7 @@ pub struct Scopes {
 impl Scopes {
     /// The scopes of a parsed file. A `use` inside a function counts as a `use` of its module.
     pub fn new(file: &syn::File, own_tracing: bool) -> Self {
-        let mut scopes = Self {
-            own_tracing,
-            modules: [(Vec::new(), Scope::default())].into(),
-        };
+        let mut scopes = Self { own_tracing, modules: [(Vec::new(), Scope::default())].into() };
         let mut uses = Vec::new();
         for place in places(file) {
             if let Node::Item(item) = place.node {
@@ -232,11 +222,7 @@ impl Scopes {
                 return Origin::Local(module.to_vec(), first.clone());
             }
             if let Some(inner) = self.inner(module, first) {
-                return if rest.is_empty() {
-                    other()
-                } else {
-                    self.resolve(&inner, rest)
-                };
+                return if rest.is_empty() { other() } else { self.resolve(&inner, rest) };
             }
         }
         let starts_here = ["self", "super", "crate"].contains(&first.as_str());

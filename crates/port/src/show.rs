@@ -140,10 +140,7 @@ pub fn run(args: &Args) -> Result<ExitCode> {
     let world = World::new(paths.iter().map(AsRef::as_ref));
     let is_terminal = io::stdout().is_terminal();
     let color = is_terminal && std::env::var_os("NO_COLOR").is_none();
-    let mut report = Report {
-        candle: candles(&paths),
-        ..Report::default()
-    };
+    let mut report = Report { candle: candles(&paths), ..Report::default() };
     let errors = errors.iter().map(|(path, error)| failed(path, error));
     report.files.extend(errors);
     for path in &paths {
@@ -194,11 +191,7 @@ pub fn run(args: &Args) -> Result<ExitCode> {
     let error = report.files.iter().any(|file| file.error.is_some());
     let mut files = report.files.iter();
     let left = files.any(|file| file.changed || !file.todo.is_empty());
-    Ok(if error || args.check && left {
-        ExitCode::FAILURE
-    } else {
-        ExitCode::SUCCESS
-    })
+    Ok(if error || args.check && left { ExitCode::FAILURE } else { ExitCode::SUCCESS })
 }
 
 fn failed(path: &Path, error: &anyhow::Error) -> FileReport {
@@ -267,12 +260,7 @@ fn print_summary(report: &Report, args: &Args) {
             }
         }
         for todo in &file.todo {
-            let Todo {
-                line,
-                what,
-                advice,
-                of_trait,
-            } = todo;
+            let Todo { line, what, advice, of_trait } = todo;
             let times = match of_trait {
                 // The trait was already reported.
                 Some(name) if !said.insert(name) => continue,

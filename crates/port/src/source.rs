@@ -90,10 +90,7 @@ impl<'t> Source<'t> {
 
     fn at_span(&self, span: Span, message: &str) -> Fault {
         let before = self.text[..self.prefix].matches('\n').count();
-        Fault {
-            line: span.start().line.max(1) + before,
-            message: message.to_owned(),
-        }
+        Fault { line: span.start().line.max(1) + before, message: message.to_owned() }
     }
 
     /// The byte range of a token or a node.
@@ -147,11 +144,7 @@ impl<'t> Source<'t> {
     /// The text between an insertion and a byte: a line's end where its line begins, else a space.
     pub fn gap(&self, at: usize) -> String {
         let is_first = self.text[self.line_start(at)..at].trim().is_empty();
-        if is_first {
-            self.next_line(at)
-        } else {
-            " ".to_owned()
-        }
+        if is_first { self.next_line(at) } else { " ".to_owned() }
     }
 
     /// The whole lines of a range, if nothing else stands on them; else the range.
@@ -170,11 +163,7 @@ impl<'t> Source<'t> {
     pub fn with_comments(&self, range: Range<usize>) -> Range<usize> {
         let end = self.line_end(range.end.max(1) - 1);
         let rest = &self.text[range.end..end];
-        let behind = if is_comment(rest) {
-            rest.trim_end().len()
-        } else {
-            0
-        };
+        let behind = if is_comment(rest) { rest.trim_end().len() } else { 0 };
         let end = range.end + behind;
         let whole = self.whole_lines(range.start..end);
         let mut start = whole.start;
@@ -365,11 +354,7 @@ fn prefix(text: &str) -> usize {
     let mark = if text.starts_with('\u{feff}') { 3 } else { 0 };
     let rest = &text[mark..];
     let shebang = rest.starts_with("#!") && !rest[2..].trim_start().starts_with('[');
-    if shebang {
-        mark + rest.find('\n').unwrap_or(rest.len())
-    } else {
-        mark
-    }
+    if shebang { mark + rest.find('\n').unwrap_or(rest.len()) } else { mark }
 }
 
 #[cfg(test)]
@@ -391,11 +376,7 @@ mod tests {
 
     #[test]
     fn faults_have_lines() {
-        for (text, line) in [
-            ("fn f() {\n  let = 3;\n}", 2),
-            ("#!/x\nfn f(\n", 2),
-            ("\n'", 2),
-        ] {
+        for (text, line) in [("fn f() {\n  let = 3;\n}", 2), ("#!/x\nfn f(\n", 2), ("\n'", 2)] {
             let fault = Source::parse(text).err().unwrap();
             assert_eq!(fault.line, line, "{text:?}: {}", fault.message);
         }
@@ -423,10 +404,7 @@ mod tests {
         ];
         for piece in deep {
             let long = piece.repeat(25_000);
-            for text in [
-                format!("fn f() {{ {long} }}"),
-                format!("const A: B = {long};"),
-            ] {
+            for text in [format!("fn f() {{ {long} }}"), format!("const A: B = {long};")] {
                 let fault = Source::parse(&text).err().unwrap();
                 let is_open = ["(", "[", "{"].contains(&piece);
                 let limit = fault.message.contains("too many");

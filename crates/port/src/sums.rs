@@ -13,11 +13,7 @@ use super::unit::Unit;
 /// Rewrites `self.norm.forward(&(a + b)?)`, and the same sum by way of a variable.
 pub fn rewrite(unit: &Unit<'_>, draft: &mut Draft) {
     for facts in facts::all(unit) {
-        let mut norms = Norms {
-            facts,
-            sums: Vec::new(),
-            found: Vec::new(),
-        };
+        let mut norms = Norms { facts, sums: Vec::new(), found: Vec::new() };
         norms.visit_block(facts.function.block);
         for FoundSum { call, text, gone } in norms.found {
             let starts = [Some(call.start), gone.as_ref().map(|range| range.start)];
@@ -90,12 +86,7 @@ impl Norms<'_> {
                 continue;
             }
             let (statement, next) = (source.range(&pair[0]), source.range(next));
-            self.sums.push(Sum {
-                name,
-                terms,
-                statement,
-                next,
-            });
+            self.sums.push(Sum { name, terms, statement, next });
         }
     }
 

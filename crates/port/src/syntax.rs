@@ -187,8 +187,7 @@ pub fn axes(args: &[&Expr]) -> Option<(isize, isize)> {
 
 /// The words of a text.
 pub fn words(text: &str) -> impl Iterator<Item = &str> {
-    text.split(|c: char| !c.is_alphanumeric() && c != '_')
-        .filter(|word| !word.is_empty())
+    text.split(|c: char| !c.is_alphanumeric() && c != '_').filter(|word| !word.is_empty())
 }
 
 /// Whether a statement is `let _enter = span.enter();`.

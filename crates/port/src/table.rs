@@ -106,12 +106,7 @@ const METHODS: &[(&str, usize, &str, Shared)] = &[
     ("gelu", 0, "gelu_tanh", Shared::No),
     ("gelu_erf", 0, "gelu_erf", Shared::No),
     ("max_pool2d", 1, "max_pool2d", Shared::No),
-    (
-        "max_pool2d_with_stride",
-        2,
-        "max_pool2d_with_stride",
-        Shared::No,
-    ),
+    ("max_pool2d_with_stride", 2, "max_pool2d_with_stride", Shared::No),
     ("silu", 0, "silu", Shared::No),
     ("tanh", 0, "tanh", Shared::WithNumbers),
     ("upsample_nearest2d", 2, "upsample_nearest2d", Shared::No),
@@ -196,11 +191,7 @@ fn mapped(
     segments: usize,
 ) -> Option<Mapped> {
     let name = names.iter().copied().find(|known| *known == name)?;
-    Some(Mapped {
-        home,
-        name,
-        segments,
-    })
+    Some(Mapped { home, name, segments })
 }
 
 /// The function of `nn` that replaces `with_tracing`'s constructor.
@@ -226,9 +217,7 @@ fn function(
     let [name, new] = path else { return None };
     let mut all = table.iter();
     let found = all.find(|(known, count, _)| known == name && *count == arguments);
-    found
-        .filter(|_| new == "new")
-        .map(|(_, _, function)| *function)
+    found.filter(|_| new == "new").map(|(_, _, function)| *function)
 }
 
 /// Whether `with_tracing`'s type loads in its constructor.

@@ -97,9 +97,8 @@ impl Heads<'_, '_> {
         let name = name.to_string();
         let is_it = |pat: &Pat| variable(pat).as_ref() == Some(&name);
         let nodes = || nodes(function.signature).chain(nodes(function.block));
-        let all = nodes()
-            .filter(|node| matches!(node, Node::PatIdent(pat) if pat.ident == name))
-            .count();
+        let all =
+            nodes().filter(|node| matches!(node, Node::PatIdent(pat) if pat.ident == name)).count();
         // The definitions by a `let` or a parameter that is the plain name.
         let lets = nodes().filter(|node| match node {
             Node::Stmt(stmt @ Stmt::Local(_)) => assigns(stmt, &name),
@@ -158,13 +157,7 @@ impl Heads<'_, '_> {
                 let is_constructor = |one: &&Function<'_>| {
                     one.owner.as_ref() == Some(&owner) && one.signature.ident == *name
                 };
-                let all: Vec<_> = self
-                    .facts
-                    .unit
-                    .functions
-                    .iter()
-                    .filter(is_constructor)
-                    .collect();
+                let all: Vec<_> = self.facts.unit.functions.iter().filter(is_constructor).collect();
                 let makes = |one: &&Function<'_>| returns(one.signature, &owner);
                 (!all.is_empty() && all.iter().all(makes)).then_some(Origin::Local(module, owner))
             }

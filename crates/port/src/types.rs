@@ -127,9 +127,7 @@ impl Types {
                 let of_trait = block.trait_.as_ref();
                 if let Some(last) = of_trait.and_then(|(path, _)| path.segments.last()) {
                     let of_trait = self.impls.entry(last.ident.to_string()).or_default();
-                    let types = of_trait
-                        .entry((module, last_name(&block.self_ty)))
-                        .or_default();
+                    let types = of_trait.entry((module, last_name(&block.self_ty))).or_default();
                     types.push((*block.self_ty).clone());
                 }
             }
@@ -144,9 +142,7 @@ impl Types {
     pub fn check(&self, source: &Source<'_>) -> Result<(), Fault> {
         if self.declared.len() > MAX_TYPES {
             let count = self.declared.len();
-            return Err(Fault::whole(format!(
-                "expected at most {MAX_TYPES} types, got {count}"
-            )));
+            return Err(Fault::whole(format!("expected at most {MAX_TYPES} types, got {count}")));
         }
         // Other faults of a file do not matter if there is nothing to port.
         if !words(source.text).any(|word| word.starts_with("candle")) {
@@ -228,32 +224,20 @@ pub fn last_name(ty: &Type) -> Option<String> {
 fn declared(item: &Item) -> Option<(&syn::Ident, Vec<syn::Field>, &syn::Generics)> {
     let fields: Vec<_> = match item {
         Item::Struct(item) => item.fields.iter().cloned().collect(),
-        Item::Enum(item) => item
-            .variants
-            .iter()
-            .flat_map(|one| one.fields.iter().cloned())
-            .collect(),
+        Item::Enum(item) => {
+            item.variants.iter().flat_map(|one| one.fields.iter().cloned()).collect()
+        }
         Item::Union(item) => item.fields.named.iter().cloned().collect(),
         Item::Type(item) => {
             // An alias is a type of one field without a name.
             let field = syn::parse::Parser::parse_str(syn::Field::parse_unnamed, "()");
             let ty = (*item.ty).clone();
-            field
-                .into_iter()
-                .map(|field| syn::Field {
-                    ty: ty.clone(),
-                    ..field
-                })
-                .collect()
+            field.into_iter().map(|field| syn::Field { ty: ty.clone(), ..field }).collect()
         }
         _ => Vec::new(),
     };
     let name = part!(item, ident of Struct Enum Union Type Trait)?;
-    Some((
-        name,
-        fields,
-        part!(item, generics of Struct Enum Union Type Trait)?,
-    ))
+    Some((name, fields, part!(item, generics of Struct Enum Union Type Trait)?))
 }
 
 /// A type by its module and its name.
@@ -294,8 +278,7 @@ pub fn arguments(ty: &Type) -> Vec<&Type> {
     let last = get!(ty, Type::Path).and_then(|path| path.path.segments.last());
     let list = last.and_then(|last| get!(&last.arguments, PathArguments::AngleBracketed));
     let all = list.into_iter().flat_map(|list| &list.args);
-    all.filter_map(|one| get!(one, GenericArgument::Type))
-        .collect()
+    all.filter_map(|one| get!(one, GenericArgument::Type)).collect()
 }
 
 #[cfg(test)]

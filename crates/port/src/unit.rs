@@ -96,9 +96,7 @@ impl<'u> Unit<'u> {
     /// Whether a name is a parameter `&Tensor` here.
     pub fn is_borrowed(&self, ident: &syn::Ident) -> bool {
         let at = self.source.start(ident);
-        self.borrowed
-            .iter()
-            .any(|(name, body)| ident == name && body.contains(&at))
+        self.borrowed.iter().any(|(name, body)| ident == name && body.contains(&at))
     }
 }
 

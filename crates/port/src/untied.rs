@@ -206,10 +206,7 @@ fn reads(unit: &Unit<'_>, owner: &str, field: &str) -> usize {
 /// The ends of a field's documentation that are about `None`, each with the period or semicolon
 /// before it; `None` if they are not whole sentences or clauses.
 fn documentation(source: &Source<'_>, field: &syn::Field) -> Option<Vec<Range<usize>>> {
-    let docs = field
-        .attrs
-        .iter()
-        .filter(|attr| attr.path().is_ident("doc"));
+    let docs = field.attrs.iter().filter(|attr| attr.path().is_ident("doc"));
     let mut gone = Vec::new();
     for doc in docs {
         let (range, text) = (source.range(doc), source.slice(doc));

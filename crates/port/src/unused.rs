@@ -18,10 +18,7 @@ pub struct Unused {
 impl Unused {
     /// Counts the names of a file before and after the changes.
     pub fn new(original: &str, now: &str) -> Self {
-        Self {
-            before: idents(original),
-            now: idents(now),
-        }
+        Self { before: idents(original), now: idents(now) }
     }
 
     /// Whether an import has lost its last use. Applies to functions and to names that appear where
@@ -85,8 +82,6 @@ mod tests {
         let before = "use candle::ModuleT; fn f(x: X) { x.forward_t(y, false) }";
         let unused = |now: &str| Unused::new(before, now).is_import("ModuleT");
         assert!(unused("use candle::ModuleT; fn f(x: X) { y }") && !unused(before));
-        assert!(!unused(
-            "use candle::ModuleT; fn f(x: impl ModuleT) { g(x) }"
-        ));
+        assert!(!unused("use candle::ModuleT; fn f(x: impl ModuleT) { g(x) }"));
     }
 }

@@ -44,11 +44,7 @@ pub fn exprs<T: Tree>(tree: &T) -> impl Iterator<Item = &syn::Expr> {
 
 /// All nodes with their places.
 pub fn places<T: Tree>(tree: &T) -> impl Iterator<Item = NodePlace<'_>> {
-    let mut nodes = Nodes {
-        found: Vec::new(),
-        module: Rc::default(),
-        blocks: 0,
-    };
+    let mut nodes = Nodes { found: Vec::new(), module: Rc::default(), blocks: 0 };
     tree.walk(&mut nodes);
     nodes.found.into_iter()
 }

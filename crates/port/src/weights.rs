@@ -174,14 +174,9 @@ struct WeightSearch {
 
 impl WeightSearch {
     fn new(unit: &Unit<'_>, counts: &dyn Fn(usize) -> bool, others: bool) -> Self {
-        let mut search = Self {
-            found: Vec::new(),
-            helpers: Helpers::new(),
-        };
-        let others = others
-            && ["crate", "super", "self::"]
-                .iter()
-                .any(|way| unit.source.text.contains(way));
+        let mut search = Self { found: Vec::new(), helpers: Helpers::new() };
+        let others =
+            others && ["crate", "super", "self::"].iter().any(|way| unit.source.text.contains(way));
         if !has_products(unit) && !others {
             return search;
         }
@@ -271,12 +266,7 @@ impl WeightSearch {
                 }
             };
             if place.is_some() || self.found.iter().all(|one| one.what != what) {
-                self.found.push(FoundWeight {
-                    at,
-                    place,
-                    what,
-                    advice,
-                });
+                self.found.push(FoundWeight { at, place, what, advice });
             }
         }
         helpers
@@ -432,12 +422,8 @@ impl Sites<'_> {
             "Self" => self.facts.function.owner.as_ref(),
             _ => owner.starts_with(char::is_uppercase).then_some(owner),
         });
-        let found = helpers
-            .iter()
-            .filter(|one| one.name == *name && one.owner.as_ref() == owner);
-        found
-            .map(|one| one.argument + usize::from(one.takes_self))
-            .collect()
+        let found = helpers.iter().filter(|one| one.name == *name && one.owner.as_ref() == owner);
+        found.map(|one| one.argument + usize::from(one.takes_self)).collect()
     }
 }
 
@@ -454,14 +440,8 @@ impl<'a> Visit<'a> for Sites<'_> {
         if self.helpers.is_none() && self.is_made(path) {
             let is_read = last.is_some_and(|last| last.starts_with("linear"));
             let whole = Expr::Call(call.clone());
-            let weight = if is_read {
-                Some(whole)
-            } else {
-                call.args.first().cloned()
-            };
-            return self
-                .found
-                .push((at, Kind::Made, weight.into_iter().collect()));
+            let weight = if is_read { Some(whole) } else { call.args.first().cloned() };
+            return self.found.push((at, Kind::Made, weight.into_iter().collect()));
         }
         if last.is_some_and(|last| is_product(&last)) && self.helpers.is_none() {
             return self.push(at, call.args.iter());
@@ -470,10 +450,7 @@ impl<'a> Visit<'a> for Sites<'_> {
             self.values(at, call.args.iter());
         }
         let numbers = self.arguments(path);
-        self.push(
-            at,
-            numbers.iter().filter_map(|number| call.args.get(*number)),
-        );
+        self.push(at, numbers.iter().filter_map(|number| call.args.get(*number)));
     }
 
     fn visit_expr_method_call(&mut self, call: &'a ExprMethodCall) {
@@ -505,10 +482,7 @@ impl<'a> Visit<'a> for Sites<'_> {
             one.takes_self && one.name == name && (of_type || !is_self && !is_forward)
         });
         let numbers: Vec<_> = found.map(|one| one.argument).collect();
-        self.push(
-            at,
-            numbers.iter().filter_map(|number| call.args.get(*number)),
-        );
+        self.push(at, numbers.iter().filter_map(|number| call.args.get(*number)));
     }
 
     fn visit_macro(&mut self, call: &'a syn::Macro) {

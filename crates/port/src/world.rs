@@ -111,10 +111,7 @@ impl World {
     /// The world of these files.
     pub fn new<'p>(files: impl IntoIterator<Item = &'p Path>) -> Self {
         let given = files.into_iter().map(real).collect();
-        Self {
-            given,
-            ..Self::default()
-        }
+        Self { given, ..Self::default() }
     }
 
     /// Whether a file is among the files to port.
@@ -195,14 +192,13 @@ impl World {
         };
         places(&file).any(|place| {
             let item = get!(place.node, Node::Item).and_then(|item| get!(item, syn::Item::Mod));
-            item.filter(|item| item.content.is_none())
-                .is_some_and(|item| {
-                    let inner = [&place.module[..], &[item.ident.to_string()]].concat();
-                    let file = self.module(path, &[], &inner);
-                    let file = file.filter(|file| self.is_given(file));
-                    let is_elsewhere = has_attribute(&item.attrs, "path");
-                    is_elsewhere || file.is_none_or(|file| self.is_read_below(&file))
-                })
+            item.filter(|item| item.content.is_none()).is_some_and(|item| {
+                let inner = [&place.module[..], &[item.ident.to_string()]].concat();
+                let file = self.module(path, &[], &inner);
+                let file = file.filter(|file| self.is_given(file));
+                let is_elsewhere = has_attribute(&item.attrs, "path");
+                is_elsewhere || file.is_none_or(|file| self.is_read_below(&file))
+            })
         })
     }
 
@@ -284,16 +280,14 @@ impl World {
                 return false;
             };
             let mut impls = types.implementing(name);
-            impls.any(
-                |(module, _)| match types.scopes.resolve(module, &[name.to_owned()]) {
-                    Origin::Local(..) => false,
-                    Origin::Crate(segments) => {
-                        let found = self.find(other, module, &segments);
-                        found.is_none_or(|(file, _)| real(&file) == path)
-                    }
-                    _ => true,
-                },
-            )
+            impls.any(|(module, _)| match types.scopes.resolve(module, &[name.to_owned()]) {
+                Origin::Local(..) => false,
+                Origin::Crate(segments) => {
+                    let found = self.find(other, module, &segments);
+                    found.is_none_or(|(file, _)| real(&file) == path)
+                }
+                _ => true,
+            })
         })
     }
 
@@ -304,10 +298,7 @@ impl World {
 
     /// Whether a type holds a layer, or a tensor that multiplies.
     pub fn multiplies(&self, path: &Path, types: &Types, module: &[String], ty: &Type) -> bool {
-        let mut search = LayerSearch {
-            tensors: true,
-            ..LayerSearch::default()
-        };
+        let mut search = LayerSearch { tensors: true, ..LayerSearch::default() };
         self.search(&mut search, (path, types), module, ty)
     }
 
@@ -516,9 +507,7 @@ pub fn trait_names(object: &syn::TypeTraitObject) -> Vec<String> {
 fn bounds<'b>(
     all: impl IntoIterator<Item = &'b syn::TypeParamBound>,
 ) -> impl Iterator<Item = &'b syn::Ident> {
-    let traits = all
-        .into_iter()
-        .filter_map(|bound| get!(bound, syn::TypeParamBound::Trait));
+    let traits = all.into_iter().filter_map(|bound| get!(bound, syn::TypeParamBound::Trait));
     traits.filter_map(|bound| Some(&bound.path.segments.last()?.ident))
 }
 
@@ -567,11 +556,7 @@ fn module_file(folder: &Path, name: &str) -> Option<PathBuf> {
     let file = folder.join(format!("{name}.rs"));
     let inner = folder.join(name);
     // A folder without a file still locates its modules.
-    if file.is_file() {
-        Some(file)
-    } else {
-        inner.is_dir().then(|| inner.join("mod.rs"))
-    }
+    if file.is_file() { Some(file) } else { inner.is_dir().then(|| inner.join("mod.rs")) }
 }
 
 fn child(file: &Path, name: &str) -> Option<PathBuf> {
@@ -585,20 +570,12 @@ fn child(file: &Path, name: &str) -> Option<PathBuf> {
 
 fn parent(file: &Path) -> Option<PathBuf> {
     let folder = file.parent()?;
-    let folder = if is_folder(file) {
-        folder.parent()?
-    } else {
-        folder
-    };
+    let folder = if is_folder(file) { folder.parent()? } else { folder };
     let above = folder.with_extension("rs");
     let ways = ["mod.rs", "lib.rs", "main.rs"].map(|name| folder.join(name));
     let found = ways.into_iter().find(|file| file.is_file());
     // If the file does not exist, its folder still locates its modules.
-    Some(found.unwrap_or(if above.is_file() {
-        above
-    } else {
-        folder.join("mod.rs")
-    }))
+    Some(found.unwrap_or(if above.is_file() { above } else { folder.join("mod.rs") }))
 }
 
 /// Whether a file is a crate root: a test, an example, a benchmark or another program.

@@ -32,22 +32,13 @@ pub fn load<M>(
     if let Ok(checkpoint) = candle_dynquant::Checkpoint::open(path)
         && checkpoint.is_quantized()
     {
-        let has = |prefix: &str| {
-            checkpoint
-                .tensors()
-                .any(|tensor| tensor.name.starts_with(prefix))
-        };
+        let has = |prefix: &str| checkpoint.tensors().any(|tensor| tensor.name.starts_with(prefix));
         let model = load(checkpoint.var_builder(DType::F32, &Device::Cpu), &has)?;
         let bytes: u64 = checkpoint.tensors().map(|tensor| tensor.bytes).sum();
         return Ok((model, bytes as usize, true));
     }
     let checkpoint = floats()?;
-    let has = |prefix: &str| {
-        checkpoint
-            .tensors
-            .keys()
-            .any(|name| name.starts_with(prefix))
-    };
+    let has = |prefix: &str| checkpoint.tensors.keys().any(|name| name.starts_with(prefix));
     let model = load(checkpoint.var_builder(), &has)?;
     Ok((model, checkpoint.finish(what)?, false))
 }
@@ -65,11 +56,7 @@ impl Checkpoint {
     pub fn read_file(path: &Path) -> Result<Self> {
         let mut tensors = HashMap::new();
         read_file(path, |_| true, &mut tensors)?;
-        Ok(Self {
-            path: path.to_owned(),
-            tensors,
-            used: Mutex::default(),
-        })
+        Ok(Self { path: path.to_owned(), tensors, used: Mutex::default() })
     }
 
     /// Reads `model.safetensors` of the folder or, without it, the shards of its index. A file may
@@ -87,16 +74,9 @@ impl Checkpoint {
             }
             index
         } else {
-            bail!(
-                "{}: expected {SINGLE} or {INDEX}, got neither",
-                dir.display()
-            );
+            bail!("{}: expected {SINGLE} or {INDEX}, got neither", dir.display());
         };
-        Ok(Self {
-            path,
-            tensors,
-            used: Mutex::default(),
-        })
+        Ok(Self { path, tensors, used: Mutex::default() })
     }
 
     /// The tensors as an ordinary VarBuilder.
@@ -107,10 +87,7 @@ impl Checkpoint {
     /// The bytes of the tensors that were read; an error if others are left, which calls the model
     /// `model`.
     pub fn finish(self, model: &str) -> Result<usize> {
-        let used = self
-            .used
-            .into_inner()
-            .unwrap_or_else(PoisonError::into_inner);
+        let used = self.used.into_inner().unwrap_or_else(PoisonError::into_inner);
         let unused: BTreeSet<_> = self.tensors.keys().filter(|k| !used.contains(*k)).collect();
         let Some(first) = unused.first() else {
             return Ok(self.tensors.values().map(bytes).sum());
@@ -177,10 +154,7 @@ pub fn shards(index: &Path) -> Result<BTreeMap<String, BTreeSet<String>>> {
         );
         shards.entry(shard).or_default().insert(key);
     }
-    ensure!(
-        !shards.is_empty(),
-        "{name}: expected tensors in \"weight_map\", got none"
-    );
+    ensure!(!shards.is_empty(), "{name}: expected tensors in \"weight_map\", got none");
     Ok(shards)
 }
 
@@ -191,10 +165,7 @@ fn read_shard(
     tensors: &mut HashMap<String, Tensor>,
 ) -> Result<()> {
     let (name, index) = (shard.display(), index.display());
-    ensure!(
-        shard.exists(),
-        "{index}: expected the shard {name}, got no such file"
-    );
+    ensure!(shard.exists(), "{index}: expected the shard {name}, got no such file");
     read_file(shard, |key| keys.contains(key), tensors)?;
     match keys.iter().find(|key| !tensors.contains_key(*key)) {
         Some(key) => bail!("{name}: expected tensor {key:?}, as {index} says, got no such tensor"),

@@ -1,9 +1,6 @@
 //! Code that the examples, tests, benchmarks and programs of this repository share: models of the
 //! examples, readers of their files, and the frames of command lines and benchmarks.
-#![allow(
-    missing_docs,
-    reason = "fields are named as the files' keys, or as the options"
-)]
+#![allow(missing_docs, reason = "fields are named as the files' keys, or as the options")]
 #![deny(clippy::print_stdout, clippy::print_stderr)]
 #![forbid(unsafe_code)]
 
@@ -51,10 +48,7 @@ pub const DECODERS: [&str; 15] = [
 /// The root of this repository, which holds the examples' files.
 pub fn repository() -> PathBuf {
     let package = PathBuf::from(env!("CARGO_MANIFEST_DIR"));
-    package
-        .ancestors()
-        .nth(2)
-        .map_or(package.clone(), PathBuf::from)
+    package.ancestors().nth(2).map_or(package.clone(), PathBuf::from)
 }
 
 /// The rows of a text table, whose columns ` | ` separates.

@@ -82,12 +82,7 @@ impl Load {
             let expected = alone.install(|| bits(&model.forward(&words)?))?;
             calls.push((words, expected));
         }
-        Ok(Self {
-            model,
-            calls,
-            done: AtomicU64::new(0),
-            watchdog: Watchdog::start(),
-        })
+        Ok(Self { model, calls, done: AtomicU64::new(0), watchdog: Watchdog::start() })
     }
 
     /// Makes a call, a different one each time.

@@ -70,10 +70,7 @@ impl Recorder {
 
     /// Calls a function and records its spans on the calling thread.
     pub fn record<R>(&self, run: impl FnOnce() -> R) -> (R, Profile) {
-        *self.times() = Times {
-            is_recording: true,
-            ..Times::default()
-        };
+        *self.times() = Times { is_recording: true, ..Times::default() };
         let start = Instant::now();
         let result = run();
         let whole = start.elapsed();
@@ -107,11 +104,7 @@ impl Visit for Name<'_> {
 
 impl Subscriber for Recorder {
     fn register_callsite(&self, metadata: &'static Metadata<'static>) -> Interest {
-        if metadata.target() == TARGET {
-            Interest::sometimes()
-        } else {
-            Interest::never()
-        }
+        if metadata.target() == TARGET { Interest::sometimes() } else { Interest::never() }
     }
 
     fn enabled(&self, metadata: &Metadata<'_>) -> bool {

@@ -19,9 +19,7 @@ pub fn respawn(threads: usize) -> std::io::Result<Option<ExitCode>> {
         return Ok(None);
     }
     let mut again = Command::new(std::env::current_exe()?);
-    again
-        .args(std::env::args_os().skip(1))
-        .envs(VARIABLES.map(|name| (name, &threads)));
+    again.args(std::env::args_os().skip(1)).envs(VARIABLES.map(|name| (name, &threads)));
     #[cfg(unix)]
     {
         // The program is replaced, so a signal to this process leaves no child running.

@@ -31,11 +31,7 @@ pub struct SourceWeight<'a> {
 
 impl<'a> SourceWeight<'a> {
     pub fn new(source: &'a Opened, name: &'a str, kind: &LayerKind) -> Self {
-        Self {
-            source,
-            name,
-            taps: Geometry::of_kind(kind),
-        }
+        Self { source, name, taps: Geometry::of_kind(kind) }
     }
 
     /// The tensor, and the shape that it is written in.
@@ -49,11 +45,7 @@ impl<'a> SourceWeight<'a> {
                 geometry.taps(&entry.shape)
             }
             _ => {
-                return Err(invalid(
-                    name,
-                    "a weight of its layer",
-                    format!("{:?}", entry.shape),
-                ));
+                return Err(invalid(name, "a weight of its layer", format!("{:?}", entry.shape)));
             }
         };
         Ok((shard, entry, shape))
@@ -122,14 +114,8 @@ pub fn quantized_blocks(
 ) -> Result<()> {
     let shape = weight.matrix()?;
     let observed = observed(weight, config)?;
-    let one_scale = config
-        .observer()
-        .is_some_and(|codes| !codes.qscheme.is_per_channel());
-    let rows = if observed.is_none() && one_scale {
-        shape[0]
-    } else {
-        rows_of_block(shape[1])
-    };
+    let one_scale = config.observer().is_some_and(|codes| !codes.qscheme.is_per_channel());
+    let rows = if observed.is_none() && one_scale { shape[0] } else { rows_of_block(shape[1]) };
     blocks(weight, rows, |rows, values| {
         let block = block(values, &rows, shape[1])?;
         let quantized = match config {
@@ -183,8 +169,6 @@ fn observed(weight: SourceWeight<'_>, config: &QConfig) -> Result<Option<WeightQ
     };
     let [_, k] = weight.matrix()?;
     let mut observer = config.build()?;
-    blocks(weight, rows_of_block(k), |rows, values| {
-        observer.observe(&block(values, &rows, k)?)
-    })?;
+    blocks(weight, rows_of_block(k), |rows, values| observer.observe(&block(values, &rows, k)?))?;
     observer.calculate_qparams().map(Some)
 }

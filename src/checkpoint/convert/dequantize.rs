@@ -41,11 +41,7 @@ fn outputs<'a>(source: &'a Opened, name: &'a str, entry: &'a Entry) -> Vec<Outpu
     let is_view = source.is_view(name);
     if is_view || !source.weights.contains_key(name) {
         let goes = is_view || belongs(&source.weights, name);
-        return if goes {
-            Vec::new()
-        } else {
-            vec![Output::Copied]
-        };
+        return if goes { Vec::new() } else { vec![Output::Copied] };
     }
     let planned = Planned::new(name, Dtype::F32, &source.shape(name, entry));
     let write = move |to: &mut Writer<'_>| write(source, name, to);

@@ -17,22 +17,12 @@ use crate::quantize::{LeftReason, Outcome, QConfigSpec, quantize_dynamic};
 use crate::words::unknown_name;
 
 /// Ends of a module's name that make it a table: see [`Plan::new`].
-const TABLES: [&str; 6] = [
-    "wte",
-    "wpe",
-    "shared",
-    "relative_attention_bias",
-    "pos",
-    "emb",
-];
+const TABLES: [&str; 6] = ["wte", "wpe", "shared", "relative_attention_bias", "pos", "emb"];
 /// Names of a module that is a router if its siblings are experts.
 const GATES: [&str; 2] = ["gate", "shared_expert_gate"];
 /// Kinds of matrices that no rule for Linears is for, and why.
 const OTHERS: [(&str, &str); 8] = [
-    (
-        ADAPTER,
-        "an adapter is quantized with the layer that it is merged into",
-    ),
+    (ADAPTER, "an adapter is quantized with the layer that it is merged into"),
     (CONV1D, "a Conv1D has its weight as [in, out]"),
     (ROUTER, "a router decides by small differences"),
     (
@@ -40,10 +30,7 @@ const OTHERS: [(&str, &str); 8] = [
         "transformers 5 reads experts as one tensor, float; a rule by name or regex quantizes them",
     ),
     (NORM, "a norm is not multiplied by rows"),
-    (
-        POSITIONS,
-        "transformers looks positions up in a layer that is no Embedding",
-    ),
+    (POSITIONS, "transformers looks positions up in a layer that is no Embedding"),
     (CODEBOOK, "the rows of a codebook are compared"),
     (
         TIED_TABLE,
@@ -166,32 +153,21 @@ impl Plan {
             let expected = "one with a matrix called `name.weight`, or a convolution that is named";
             return Err(Error::argument("checkpoint", expected, "one without"));
         }
-        let leaf = |layer| Leaf {
-            layer,
-            source: source.clone(),
-        };
+        let leaf = |layer| Leaf { layer, source: source.clone() };
         let mut tree = Tree(found.into_iter().map(leaf).collect());
         let report = quantize_dynamic(&mut tree, spec).map_err(|error| {
-            if error.path().is_some() {
-                error.in_file(source.opened.files.path())
-            } else {
-                error
-            }
+            if error.path().is_some() { error.in_file(source.opened.files.path()) } else { error }
         })?;
         let layers = tree.0.into_iter().zip(report.layers);
         let layers = layers.map(|(leaf, report)| PlannedLayer {
             qconfig: match report.outcome {
-                Outcome::Left {
-                    reason: LeftReason::NoRule,
-                } => Err(leaf.layer.why_none()),
+                Outcome::Left { reason: LeftReason::NoRule } => Err(leaf.layer.why_none()),
                 Outcome::Left { reason } => Err(reason),
                 Outcome::Swapped { .. } | Outcome::Shared { .. } => leaf.layer.qconfig,
             },
             ..leaf.layer
         });
-        Ok(Self {
-            layers: layers.collect(),
-        })
+        Ok(Self { layers: layers.collect() })
     }
 
     /// The layers by name.
@@ -220,10 +196,7 @@ impl PlannedLayer {
 
     /// Whether it is a matrix `weight`, and no recurrent layer.
     pub(super) fn is_matrix(&self) -> bool {
-        matches!(
-            self.kind,
-            LayerKind::Linear | LayerKind::Embedding | LayerKind::Custom(_)
-        )
+        matches!(self.kind, LayerKind::Linear | LayerKind::Embedding | LayerKind::Custom(_))
     }
 
     /// Whether it is multiplied as a Linear is.
@@ -392,20 +365,15 @@ fn tell_linears(source: &Checkpoint, layers: &mut [PlannedLayer]) {
             _ => {}
         }
     }
-    let with_experts: BTreeSet<&str> = files
-        .tensors()
-        .filter_map(|(name, _, _)| Some(name.split_once(".experts.")?.0))
-        .collect();
+    let with_experts: BTreeSet<&str> =
+        files.tensors().filter_map(|(name, _, _)| Some(name.split_once(".experts.")?.0)).collect();
     for layer in layers.iter_mut().filter(|layer| layer.is_matrix()) {
         let last = last_name(&layer.name);
         let parent = layer.name.rsplit_once('.').map_or("", |(parent, _)| parent);
         let below = |folder: &str| layer.name.split('.').any(|part| part == folder);
         let is_gate = GATES.contains(&last) && with_experts.contains(parent);
         let kinds = [
-            (
-                ADAPTER,
-                layer.name.split('.').any(|part| part.starts_with("lora_")),
-            ),
+            (ADAPTER, layer.name.split('.').any(|part| part.starts_with("lora_"))),
             (CONV1D, transposed.contains(last)),
             (ROUTER, below("router") || is_gate),
             (EXPERT, below("experts")),
@@ -424,10 +392,7 @@ fn tell_linears(source: &Checkpoint, layers: &mut [PlannedLayer]) {
 fn tell_tied_tables(source: &Checkpoint, layers: &mut [PlannedLayer]) {
     let is_table = |layer: &PlannedLayer| layer.kind == LayerKind::Embedding;
     let of_words = |layer: &&PlannedLayer| !last_name(&layer.name).contains("position");
-    let tables = layers
-        .iter()
-        .filter(|layer| is_table(layer))
-        .filter(of_words);
+    let tables = layers.iter().filter(|layer| is_table(layer)).filter(of_words);
     let Some(largest) = tables.map(|layer| layer.shapes[0].clone()).max() else {
         return;
     };
@@ -454,11 +419,7 @@ fn kind(module: &str, last: &str, shape: impl Fn(&str) -> Option<[usize; 2]>) ->
         let is_table = name.contains("embed") && name != "embed_out"
             || name.ends_with("_emb")
             || TABLES.contains(&name);
-        return Some(if is_table {
-            LayerKind::Embedding
-        } else {
-            LayerKind::Linear
-        });
+        return Some(if is_table { LayerKind::Embedding } else { LayerKind::Linear });
     }
     let suffix = ["weight_ih", "weight_hh", "weight_hr"].into_iter();
     let suffix = suffix.filter_map(|start| last.strip_prefix(start)).next()?;
@@ -472,9 +433,7 @@ fn kind(module: &str, last: &str, shape: impl Fn(&str) -> Option<[usize; 2]>) ->
     let [rows, state] = shape(&format!("weight_hh{suffix}"))?;
     // If a state is projected, only the projection knows the hidden size.
     let hidden = shape(&format!("weight_hr{suffix}")).map_or(state, |[_, hidden]| hidden);
-    let gates = rows
-        .checked_div(hidden)
-        .filter(|gates| gates * hidden == rows)?;
+    let gates = rows.checked_div(hidden).filter(|gates| gates * hidden == rows)?;
     Some(match (gates, is_layer) {
         (4, true) => LayerKind::LSTM,
         (3, true) => LayerKind::GRU,
@@ -507,9 +466,7 @@ impl Layer for Leaf {
         };
         let geometry = Geometry::of_kind(&self.layer.kind);
         let info = |shape: &Vec<usize>| WeightInfo {
-            convolution: geometry
-                .as_ref()
-                .and_then(|(geometry, _)| geometry.cost(shape)),
+            convolution: geometry.as_ref().and_then(|(geometry, _)| geometry.cost(shape)),
             ..WeightInfo::new("weight", shape, dtype, 0)
         };
         self.layer.shapes.iter().map(info).collect()
@@ -535,10 +492,7 @@ impl Layer for Leaf {
             }
         }
         Ok(Self {
-            layer: PlannedLayer {
-                qconfig: Ok(qconfig.clone()),
-                ..self.layer.clone()
-            },
+            layer: PlannedLayer { qconfig: Ok(qconfig.clone()), ..self.layer.clone() },
             source: self.source.clone(),
         })
     }

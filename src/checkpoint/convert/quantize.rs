@@ -54,11 +54,7 @@ fn contents<'a>(source: &'a Opened, plan: &'a Plan) -> Result<Contents<'a>> {
             let format = format.map_err(|e| e.at(tensor))?;
             let is_linear = layer.is_linear();
             if !layer.is_foreign() && (is_linear || layer.kind == LayerKind::Embedding) {
-                modules.push(Module {
-                    name: name(),
-                    is_linear,
-                    format,
-                });
+                modules.push(Module { name: name(), is_linear, format });
                 if is_linear && format.half().is_some() {
                     ignore.push(name());
                 }
@@ -187,10 +183,7 @@ mod tests {
         let source = Checkpoint::from_bytes("a.safetensors", bytes)?;
         let full = Error::io("write")(std::io::ErrorKind::StorageFull.into());
         let error = fault(full, &source.opened, "a.weight").to_string();
-        assert!(
-            !error.contains("a.weight") && !error.contains("safetensors"),
-            "{error}"
-        );
+        assert!(!error.contains("a.weight") && !error.contains("safetensors"), "{error}");
         Ok(())
     }
 }

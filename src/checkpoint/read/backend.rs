@@ -120,10 +120,8 @@ impl Backend {
                 origin::record(&tensor, name, source, sample.unwrap_or_default());
                 Ok(tensor)
             }
-            None => Err(candle_core::Error::CannotFindTensor {
-                path: name.to_owned(),
-            }
-            .with_path(self.0.files.path())),
+            None => Err(candle_core::Error::CannotFindTensor { path: name.to_owned() }
+                .with_path(self.0.files.path())),
         }
     }
 }

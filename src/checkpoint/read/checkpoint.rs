@@ -133,9 +133,7 @@ impl Checkpoint {
     #[doc(hidden)]
     pub fn metadata(&self, key: &str) -> Result<Option<serde_json::Value>> {
         let mut shards = self.opened.files.shards.iter();
-        shards
-            .find_map(|shard| shard.value(key).transpose())
-            .transpose()
+        shards.find_map(|shard| shard.value(key).transpose()).transpose()
     }
 
     /// The weights of which some exceeded the range of their halves, and how many were clamped.

@@ -39,13 +39,8 @@ const WITH_HEADS: [&str; 6] = [
 ];
 /// Models of images alone that have a `vocab_size`.
 const IMAGE_CODES: [&str; 2] = ["beit", "data2vec-vision"];
-const FORMATS: [&str; 5] = [
-    "int-quantized",
-    "naive-quantized",
-    "pack-quantized",
-    "mixed-precision",
-    "dense",
-];
+const FORMATS: [&str; 5] =
+    ["int-quantized", "naive-quantized", "pack-quantized", "mixed-precision", "dense"];
 
 /// How a folder that others wrote is quantized.
 #[derive(Debug, Default)]
@@ -147,11 +142,7 @@ impl Quantization {
         // Python's numbers may be none of JSON's.
         let config = parse(&text).unwrap_or_default();
         let (has_vocabulary, has_tied_head) = (has_vocabulary(&config), has_tied_head(&config));
-        Ok(Self {
-            has_vocabulary,
-            has_tied_head,
-            ..read
-        })
+        Ok(Self { has_vocabulary, has_tied_head, ..read })
     }
 
     fn from_entry(entry: Value, malformed: impl Fn(String) -> Error) -> Result<Self> {
@@ -161,17 +152,11 @@ impl Quantization {
             Value::Null => METHOD,
             Value::String(method) => method.strip_prefix("intel/").unwrap_or(method),
             got => {
-                return Err(malformed(format!(
-                    "quant_method {}",
-                    brief(&got.to_string(), 60)
-                )));
+                return Err(malformed(format!("quant_method {}", brief(&got.to_string(), 60))));
             }
         };
         if method != METHOD {
-            return Ok(Self {
-                foreign: Some((method.to_owned(), entry)),
-                ..Self::default()
-            });
+            return Ok(Self { foreign: Some((method.to_owned(), entry)), ..Self::default() });
         }
         let raw = RawQuantization::deserialize(&entry);
         let raw = raw.map_err(|error| malformed(brief(&error.to_string(), 300)))?;
@@ -181,10 +166,7 @@ impl Quantization {
                 return Err(unsupported("format", &FORMATS.join(", "), format));
             }
         }
-        let mut read = Self {
-            is_dense: raw.format.as_deref() == Some("dense"),
-            ..Self::default()
-        };
+        let mut read = Self { is_dense: raw.format.as_deref() == Some("dense"), ..Self::default() };
         let (mut patterns, mut linears) = (Vec::new(), None);
         for (number, group) in raw.config_groups.into_values().enumerate() {
             let activation = group.input_activations.map(|a| a.read());

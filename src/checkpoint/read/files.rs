@@ -20,11 +20,8 @@ const SINGLE: &str = "model.safetensors";
 pub const INDEX: &str = "model.safetensors.index.json";
 pub const CONFIG: &str = "config.json";
 /// Files of an adapter, which a model is not computed without.
-const ADAPTERS: [&str; 3] = [
-    "adapter_config.json",
-    "adapter_model.safetensors",
-    "adapter_model.bin",
-];
+const ADAPTERS: [&str; 3] =
+    ["adapter_config.json", "adapter_model.safetensors", "adapter_model.bin"];
 const MAX_INDEX: u64 = 100_000_000;
 
 /// The files, and which of them has a tensor.
@@ -54,10 +51,7 @@ impl Files {
                 (false, true) => Self::of_index(&index),
                 (false, false) => Self::of_file(&only_file(path)?),
             };
-            return Ok(Self {
-                folder: Some(path.to_owned()),
-                ..files?
-            });
+            return Ok(Self { folder: Some(path.to_owned()), ..files? });
         }
         if path.extension().is_some_and(|e| e == "json") {
             Self::of_index(path)
@@ -79,12 +73,7 @@ impl Files {
         Self {
             folder: None,
             index: None,
-            tensors: shard
-                .header
-                .tensors
-                .keys()
-                .map(|k| (k.clone(), 0))
-                .collect(),
+            tensors: shard.header.tensors.keys().map(|k| (k.clone(), 0)).collect(),
             shards: vec![shard],
         }
     }
@@ -108,12 +97,7 @@ impl Files {
             }
             tensors.insert(tensor, number);
         }
-        Ok(Self {
-            folder: Some(folder.to_owned()),
-            index: Some(path.to_owned()),
-            shards,
-            tensors,
-        })
+        Ok(Self { folder: Some(folder.to_owned()), index: Some(path.to_owned()), shards, tensors })
     }
 
     /// A tensor and the file that has it.
@@ -131,18 +115,12 @@ impl Files {
     /// All tensors by name.
     pub fn tensors(&self) -> impl Iterator<Item = (&str, &Shard, &Entry)> {
         let names = self.tensors.keys();
-        names.filter_map(|name| {
-            self.find(name)
-                .map(|(shard, entry)| (&**name, shard, entry))
-        })
+        names.filter_map(|name| self.find(name).map(|(shard, entry)| (&**name, shard, entry)))
     }
 
     /// The tensors whose names begin so.
     pub fn below<'a>(&'a self, start: &str) -> impl Iterator<Item = (&'a str, &'a Entry)> {
-        let names = self
-            .tensors
-            .range(start.to_owned()..)
-            .map(|(name, _)| &**name);
+        let names = self.tensors.range(start.to_owned()..).map(|(name, _)| &**name);
         let names = names.take_while(move |name| name.starts_with(start));
         names.filter_map(|name| Some((name, self.find(name)?.1)))
     }
@@ -159,10 +137,7 @@ impl Files {
     pub fn rename(&mut self, from: &str, to: &str, encoding: Encoding) -> Result<()> {
         match self.find(from) {
             Some((_, entry)) => {
-                let entry = Entry {
-                    encoding,
-                    ..entry.clone()
-                };
+                let entry = Entry { encoding, ..entry.clone() };
                 self.replace(from, to, entry)
             }
             None => Ok(()),
@@ -181,10 +156,7 @@ impl Files {
         if let Some(number) = self.tensors.remove(from)
             && self.shards[number].header.tensors.remove(from).is_some()
         {
-            self.shards[number]
-                .header
-                .tensors
-                .insert(to.to_owned(), entry);
+            self.shards[number].header.tensors.insert(to.to_owned(), entry);
             self.tensors.insert(to.to_owned(), number);
         }
         Ok(())
@@ -212,25 +184,17 @@ impl Files {
 }
 
 /// Extensions of files that hold weights, in other forms than safetensors.
-const WEIGHTS: [&str; 10] = [
-    "bin", "pt", "pth", "npz", "h5", "msgpack", "onnx", "gguf", "ot", "ckpt",
-];
+const WEIGHTS: [&str; 10] =
+    ["bin", "pt", "pth", "npz", "h5", "msgpack", "onnx", "gguf", "ot", "ckpt"];
 
 /// Names by which libraries find the weights of a model's folder, each with what follows it.
-const MODELS: [&str; 6] = [
-    "model",
-    "pytorch_model",
-    "tf_model",
-    "flax_model",
-    "rust_model",
-    "consolidated",
-];
+const MODELS: [&str; 6] =
+    ["model", "pytorch_model", "tf_model", "flax_model", "rust_model", "consolidated"];
 /// Folders with the same model for other runtimes.
 const RUNTIMES: [&str; 3] = ["onnx", "openvino", "coreml"];
 
 fn is_weights(path: &Path) -> bool {
-    path.extension()
-        .is_some_and(|extension| WEIGHTS.iter().any(|known| extension == *known))
+    path.extension().is_some_and(|extension| WEIGHTS.iter().any(|known| extension == *known))
 }
 
 fn is_safetensors(path: &Path) -> bool {
@@ -245,9 +209,7 @@ pub fn is_of_model(path: &Path) -> bool {
         return true;
     }
     let rest = MODELS.iter().filter_map(|known| name.strip_prefix(known));
-    let is_named = rest
-        .into_iter()
-        .any(|rest| rest.starts_with(['.', '-', '_']));
+    let is_named = rest.into_iter().any(|rest| rest.starts_with(['.', '-', '_']));
     let is_file = is_weights(path) || is_safetensors(path) || name.ends_with(".index.json");
     is_named && is_file
 }
@@ -315,9 +277,7 @@ impl Keyed for FileName {
             return Ok(Self(file));
         }
         let file = brief(&file, 100);
-        Err(A::Error::custom(format_args!(
-            "{file:?}, which is no file name without a folder"
-        )))
+        Err(A::Error::custom(format_args!("{file:?}, which is no file name without a folder")))
     }
 }
 

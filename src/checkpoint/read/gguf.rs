@@ -70,10 +70,7 @@ pub fn read(
     known: &mut Metadata,
     read: &mut Header,
 ) -> Result<()> {
-    let mut from = GgufReader {
-        from: BufReader::new(from),
-        at: 0,
-    };
+    let mut from = GgufReader { from: BufReader::new(from), at: 0 };
     from.bytes::<4>()?;
     match u32::from_le_bytes(from.bytes()?) {
         2 | 3 => {}
@@ -97,10 +94,7 @@ pub fn read(
     let number = known.numbers.get("split.no").copied().unwrap_or(0);
     if number != part {
         let expected = format!("part {part} of a model, which is opened by its first, part 0");
-        return Err(malformed(
-            expected,
-            format!("part {number}, by key \"split.no\""),
-        ));
+        return Err(malformed(expected, format!("part {number}, by key \"split.no\"")));
     }
     let described = (0..tensors).map(|_| from.described());
     let described = described.collect::<Result<Vec<_>>>()?;
@@ -108,10 +102,7 @@ pub fn read(
     let alignment = known.numbers.get(ALIGNMENT).copied().unwrap_or(32);
     // Writers of parts have two opinions on what is not said in each.
     if part > 0 && alignment != 32 {
-        return Err(malformed(
-            "an alignment of 32 in a model of several files",
-            alignment,
-        ));
+        return Err(malformed("an alignment of 32 in a model of several files", alignment));
     }
     let data = from.at.checked_next_multiple_of(alignment);
     let data = data.filter(|data| *data <= length || described.is_empty());
@@ -140,19 +131,13 @@ pub fn read(
 
 /// Reads the value of that type that begins there, as JSON; a number that is not finite is null.
 pub fn value(from: impl Read, kind: u32) -> Result<Value> {
-    let mut from = GgufReader {
-        from: BufReader::new(from),
-        at: 0,
-    };
+    let mut from = GgufReader { from: BufReader::new(from), at: 0 };
     if kind != ARRAY {
         return from.scalar(kind);
     }
     let (kind, count) = (from.u32()?, from.u64()?);
     if count > MAX_ELEMENTS {
-        return Err(malformed(
-            format!("arrays of at most {MAX_ELEMENTS}"),
-            count,
-        ));
+        return Err(malformed(format!("arrays of at most {MAX_ELEMENTS}"), count));
     }
     (0..count).map(|_| from.scalar(kind)).collect()
 }
@@ -228,10 +213,7 @@ impl<R: BufRead> GgufReader<R> {
         let kind = self.u32()?;
         let place = (kind, self.at);
         if key == ALIGNMENT && kind != 4 {
-            return Err(malformed(
-                format!("{ALIGNMENT:?} of type 4, u32"),
-                format!("type {kind}"),
-            ));
+            return Err(malformed(format!("{ALIGNMENT:?} of type 4, u32"), format!("type {kind}")));
         }
         if key == ARCHITECTURE && kind == TEXT {
             known.architecture = self.name()?;
@@ -304,12 +286,7 @@ impl<R: BufRead> GgufReader<R> {
         }
         shape.reverse();
         let (dtype, offset) = (self.u32()?, self.u64()?);
-        Ok(TensorHeader {
-            name,
-            shape,
-            dtype,
-            offset,
-        })
+        Ok(TensorHeader { name, shape, dtype, offset })
     }
 }
 
@@ -358,9 +335,8 @@ impl TensorHeader {
         let bytes = header::bytes(Dtype::F64, &counted).and(bytes);
         let start = data.checked_add(self.offset);
         let end = start.and_then(|start| start.checked_add(bytes?));
-        let Some((start, bytes)) = start
-            .zip(bytes)
-            .filter(|_| end.is_some_and(|end| end <= length))
+        let Some((start, bytes)) =
+            start.zip(bytes).filter(|_| end.is_some_and(|end| end <= length))
         else {
             let expected = format!("whole blocks of {shape:?} within {length} bytes");
             return Err(invalid(name, expected, format!("offset {}", self.offset)));
@@ -369,14 +345,7 @@ impl TensorHeader {
         if heads > 0 && shape.len() == 1 && encoding != by_name {
             return Err(invalid(name, "a bias of floats", blocks.name()));
         }
-        let entry = Entry {
-            dtype,
-            shape: shape.clone(),
-            start,
-            bytes,
-            encoding,
-            heads,
-        };
+        let entry = Entry { dtype, shape: shape.clone(), start, bytes, encoding, heads };
         let named = safetensors_name(name, &known.architecture);
         let (true, &[experts, ref matrix @ ..]) = (named.contains(NUMBER), &shape[..]) else {
             return Ok(entry.divided(named));
@@ -393,9 +362,7 @@ impl TensorHeader {
             ..entry.clone()
         };
         let experts = 0..experts;
-        Ok(experts
-            .flat_map(|n| expert(n).divided(named.replace(NUMBER, &n.to_string())))
-            .collect())
+        Ok(experts.flat_map(|n| expert(n).divided(named.replace(NUMBER, &n.to_string()))).collect())
     }
 }
 

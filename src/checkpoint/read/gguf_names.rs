@@ -35,21 +35,14 @@ impl Metadata {
             }
             _ => {
                 let expected = format!("a name that ends with {:?}", end(1));
-                Err(Error::malformed(
-                    "part of a GGUF file",
-                    expected,
-                    format!("{name:?}"),
-                ))
+                Err(Error::malformed("part of a GGUF file", expected, format!("{name:?}")))
             }
         }
     }
 
     /// Checks that so many parts are all, and have all tensors.
     pub fn check_counts(&self, parts: u64) -> Result<()> {
-        let counts = [
-            ("split.count", parts),
-            ("split.tensors.count", self.tensors),
-        ];
+        let counts = [("split.count", parts), ("split.tensors.count", self.tensors)];
         for (key, got) in counts {
             if let Some(count) = self.numbers.get(key).filter(|count| **count != got) {
                 let expected = format!("{count}, by key {key:?}");
@@ -66,30 +59,16 @@ const GEMMA: &str = "gemma3";
 const LFM2: &str = "lfm2";
 const PHI3: &str = "phi3";
 /// Decoders of transformers.
-const DECODERS: [&str; 9] = [
-    "llama",
-    "qwen2",
-    "qwen3",
-    "smollm3",
-    "granite",
-    "qwen3moe",
-    "olmoe",
-    "granitemoe",
-    LFM2,
-];
+const DECODERS: [&str; 9] =
+    ["llama", "qwen2", "qwen3", "smollm3", "granite", "qwen3moe", "olmoe", "granitemoe", LFM2];
 /// Decoders that rotate neighbouring features of queries and keys.
 const INTERLEAVED: [&str; 4] = ["llama", "smollm3", "granite", "granitemoe"];
 /// The number of an expert in its name.
 pub const NUMBER: &str = "{number}";
-const OF_LFM2: [(&str, &str); 2] = [
-    ("token_embd", "model.embed_tokens"),
-    ("token_embd_norm", "model.norm"),
-];
-const OF_DECODER: [(&str, &str); 3] = [
-    ("token_embd", "model.embed_tokens"),
-    ("output_norm", "model.norm"),
-    ("output", "lm_head"),
-];
+const OF_LFM2: [(&str, &str); 2] =
+    [("token_embd", "model.embed_tokens"), ("token_embd_norm", "model.norm")];
+const OF_DECODER: [(&str, &str); 3] =
+    [("token_embd", "model.embed_tokens"), ("output_norm", "model.norm"), ("output", "lm_head")];
 /// Names of a layer of a decoder. Experts are one tensor of three dimensions.
 const OF_LAYER: [(&str, &str); 18] = [
     ("attn_norm", "input_layernorm"),
@@ -118,10 +97,8 @@ const OF_GEMMA: [(&str, &str); 3] = [
     ("post_ffw_norm", "post_feedforward_layernorm"),
 ];
 /// Names of a layer of Phi-3, in place of a decoder's.
-const OF_PHI3: [(&str, &str); 2] = [
-    ("attn_qkv", "self_attn.qkv_proj"),
-    ("ffn_up", "mlp.gate_up_proj"),
-];
+const OF_PHI3: [(&str, &str); 2] =
+    [("attn_qkv", "self_attn.qkv_proj"), ("ffn_up", "mlp.gate_up_proj")];
 const OF_BERT: [(&str, &str); 4] = [
     ("token_embd", "embeddings.word_embeddings"),
     ("position_embd", "embeddings.position_embeddings"),
@@ -195,12 +172,7 @@ pub fn heads(name: &str, shape: &[usize], known: &Metadata) -> Result<usize> {
     if !INTERLEAVED.contains(&architecture) || !(is("attn_q") || is("attn_k")) {
         return Ok(0);
     }
-    let number = |key: &str| {
-        known
-            .numbers
-            .get(&format!("{architecture}.attention.{key}"))
-            .copied()
-    };
+    let number = |key: &str| known.numbers.get(&format!("{architecture}.attention.{key}")).copied();
     let all = number("head_count");
     let of_keys = number("head_count_kv").or(all);
     let heads = if is("attn_q") { all } else { of_keys };

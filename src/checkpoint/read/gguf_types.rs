@@ -44,9 +44,8 @@ const TYPES: &[BlockType] = &types! {
 };
 
 /// The levels of 4 bits of IQ4_NL and IQ4_XS.
-const NONLINEAR: [i8; 16] = [
-    -127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113,
-];
+const NONLINEAR: [i8; 16] =
+    [-127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113];
 /// Twice the levels of MXFP4.
 const E2M1: [i8; 16] = [0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -6, -8, -12];
 
@@ -54,13 +53,7 @@ impl BlockType {
     /// The type of a number; a type without sizes if the number is unknown.
     pub fn numbered(number: u32) -> Self {
         let known = TYPES.iter().find(|known| known.number == number);
-        known.copied().unwrap_or(Self {
-            number,
-            name: "",
-            elements: 1,
-            bytes: 0,
-            candle: None,
-        })
+        known.copied().unwrap_or(Self { number, name: "", elements: 1, bytes: 0, candle: None })
     }
 
     /// Whether elements can be read.
@@ -106,9 +99,7 @@ impl BlockType {
                 }
                 _ => {
                     let scale = f32::from_le_bytes([block[0], block[1], block[2], block[3]]);
-                    let codes = block[4..260]
-                        .iter()
-                        .map(|code| f32::from(code.cast_signed()));
+                    let codes = block[4..260].iter().map(|code| f32::from(code.cast_signed()));
                     values.extend(codes.map(|code| scale * code));
                 }
             }

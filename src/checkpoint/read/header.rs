@@ -133,22 +133,12 @@ pub enum Axis {
 impl Packing {
     /// compressed-tensors'.
     pub fn plain(axis: Axis, bits: usize) -> Self {
-        Self {
-            bits,
-            axis,
-            transposed: false,
-            interleaved: false,
-            offset: 1 << (bits - 1),
-        }
+        Self { bits, axis, transposed: false, interleaved: false, offset: 1 << (bits - 1) }
     }
 
     /// The bits of a number by which the code of a place is shifted.
     pub fn shift(self, place: usize) -> usize {
-        let place = if self.interleaved {
-            place / 2 + place % 2 * 4
-        } else {
-            place
-        };
+        let place = if self.interleaved { place / 2 + place % 2 * 4 } else { place };
         self.bits * place
     }
 
@@ -216,10 +206,7 @@ impl Header {
         let from = &mut first.chain(from);
         let mut prefix = [0; LENGTH as usize];
         if length < LENGTH {
-            return Err(malformed(
-                "a length of 8 bytes",
-                format!("{length} bytes in all"),
-            ));
+            return Err(malformed("a length of 8 bytes", format!("{length} bytes in all")));
         }
         from.read_exact(&mut prefix).map_err(reading)?;
         let header = u64::from_le_bytes(prefix);
@@ -270,11 +257,7 @@ impl Header {
             tensors.insert(name, entry);
         }
         check_places(places, data)?;
-        Ok(Self {
-            tensors,
-            metadata,
-            ..Self::default()
-        })
+        Ok(Self { tensors, metadata, ..Self::default() })
     }
 }
 
@@ -302,9 +285,8 @@ fn check_places(mut places: Vec<(u64, u64, String)>, data: u64) -> Result<()> {
 /// The bytes of a tensor, if they are whole and `usize` counts its elements.
 pub fn bytes(dtype: Dtype, shape: &[usize]) -> Option<u64> {
     // With a 0 replaced by 1, no partial product overflows either.
-    let product = shape
-        .iter()
-        .try_fold(1usize, |product, size| product.checked_mul((*size).max(1)))?;
+    let product =
+        shape.iter().try_fold(1usize, |product, size| product.checked_mul((*size).max(1)))?;
     let product = if shape.contains(&0) { 0 } else { product };
     let bits = product.checked_mul(dtype.bitsize())?;
     let bytes = bits.is_multiple_of(8).then_some(bits / 8)?;

@@ -199,9 +199,8 @@ mod tests {
         let folder = tempfile::tempdir().expect("a folder");
         let path = folder.path().join("model.safetensors");
         let shapes: [&[usize]; 6] = [&[3, 5], &[1, 100], &[70, 1], &[40, 50], &[2, 3, 9], &[2, 0]];
-        for (shape, dtype) in shapes
-            .into_iter()
-            .zip([DType::F32, DType::F16, DType::BF16].repeat(2))
+        for (shape, dtype) in
+            shapes.into_iter().zip([DType::F32, DType::F16, DType::BF16].repeat(2))
         {
             let tensor = Tensor::randn(0f32, 1., shape, &Device::Cpu)?.to_dtype(dtype)?;
             candle_core::safetensors::save(&HashMap::from([("a", tensor.clone())]), &path)?;

@@ -68,11 +68,7 @@ pub fn read(json: &str) -> Result<Recorded> {
     if !VERSIONS.contains(&version) {
         let expected = VERSIONS.map(|version| version.to_string()).join(" or ");
         let got = version;
-        return Err(Error::unsupported(
-            "version of the metadata `candle_dynquant`",
-            expected,
-            got,
-        ));
+        return Err(Error::unsupported("version of the metadata `candle_dynquant`", expected, got));
     }
     let record: Record = parse(json.as_bytes()).map_err(malformed)?;
     let formats = record.formats.into_iter().map(Format::try_from);
@@ -85,16 +81,8 @@ pub fn read(json: &str) -> Result<Recorded> {
             brief(&name, 100)
         ))),
     };
-    let weights = record
-        .weights
-        .into_iter()
-        .map(format)
-        .collect::<Result<_>>()?;
-    Ok(Recorded {
-        weights,
-        views: record.views,
-        attention: record.attention,
-    })
+    let weights = record.weights.into_iter().map(format).collect::<Result<_>>()?;
+    Ok(Recorded { weights, views: record.views, attention: record.attention })
 }
 
 /// The metadata for these weights and this attention.
@@ -103,11 +91,8 @@ pub fn write<'a>(
     views: BTreeMap<String, View>,
     attention: BTreeMap<String, Precision>,
 ) -> String {
-    let mut record = Record {
-        version: VERSIONS[usize::from(!views.is_empty())],
-        views,
-        ..Default::default()
-    };
+    let mut record =
+        Record { version: VERSIONS[usize::from(!views.is_empty())], views, ..Default::default() };
     if !attention.is_empty() {
         record.version = VERSIONS[2];
         record.attention = attention;

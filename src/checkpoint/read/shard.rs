@@ -76,12 +76,7 @@ impl Shard {
                 Box::new(joined)
             }
         };
-        Ok(Self {
-            path: path.to_owned(),
-            header: all,
-            is_on_disk: true,
-            file: Mutex::new(file),
-        })
+        Ok(Self { path: path.to_owned(), header: all, is_on_disk: true, file: Mutex::new(file) })
     }
 
     /// A file in memory; `path` is for errors.
@@ -142,12 +137,7 @@ impl Shard {
             let first = range.start - rows.start * k;
             let bytes = self.rows(entry, rows)?;
             let elements = bytes.as_chunks::<B>().0.get(first..first + range.len());
-            values.extend(
-                elements
-                    .unwrap_or_default()
-                    .iter()
-                    .map(|bytes| make(*bytes)),
-            );
+            values.extend(elements.unwrap_or_default().iter().map(|bytes| make(*bytes)));
             return Ok(values);
         }
         match (entry.encoding, &entry.shape[..]) {
@@ -287,19 +277,12 @@ impl Shard {
         // The rows of numbers that hold them, and the shape of all numbers.
         let (words, [height, width]) = match packing.axis {
             Axis::Columns => (rows.clone(), [n, k.div_ceil(codes)]),
-            Axis::Rows => (
-                rows.start / codes..rows.end.div_ceil(codes),
-                [n.div_ceil(codes), k],
-            ),
+            Axis::Rows => (rows.start / codes..rows.end.div_ceil(codes), [n.div_ceil(codes), k]),
         };
         let of_words = Entry {
             dtype: Dtype::I32,
             shape: vec![height, width],
-            encoding: if packing.transposed {
-                Encoding::Transposed
-            } else {
-                Encoding::Plain
-            },
+            encoding: if packing.transposed { Encoding::Transposed } else { Encoding::Plain },
             ..entry.clone()
         };
         let all = words.start * width..words.end * width;
@@ -550,10 +533,7 @@ mod tests {
         assert_eq!(all.len(), LEN, "{name}");
         for start in (0..=LEN).step_by(5) {
             for end in (start..=LEN).step_by(7) {
-                assert!(
-                    read(start..end)? == all[start..end],
-                    "{name}: {start}..{end}"
-                );
+                assert!(read(start..end)? == all[start..end], "{name}: {start}..{end}");
             }
         }
         Ok(())
@@ -564,11 +544,9 @@ mod tests {
         let (shard, stored) = shard()?;
         let blocks = |dtype| Encoding::Blocks(Blocks::values(dtype));
         for heads in [0, 2] {
-            for encoding in [
-                Encoding::Plain,
-                blocks(BlockType::numbered(2)),
-                blocks(BlockType::numbered(7)),
-            ] {
+            for encoding in
+                [Encoding::Plain, blocks(BlockType::numbered(2)), blocks(BlockType::numbered(7))]
+            {
                 let entry = entry(&stored, Dtype::F32, encoding, heads);
                 check(&format!("{encoding:?}"), |range| {
                     let floats = shard.floats("a", &entry, range)?;
@@ -595,11 +573,7 @@ mod tests {
                 assert!(*got == bytes[there..there + size], "{dtype:?} {i}");
             }
             assert_eq!(copied.len(), bytes.len());
-            let empty = Entry {
-                shape: vec![4, 0],
-                bytes: 0,
-                ..entry
-            };
+            let empty = Entry { shape: vec![4, 0], bytes: 0, ..entry };
             assert!(shard.floats("a", &empty, 0..0)?.is_empty());
         }
         Ok(())
@@ -617,17 +591,10 @@ mod tests {
             }
         }
         for axis in [Axis::Rows, Axis::Columns] {
-            for (transposed, interleaved, bits) in [
-                (false, false, 4),
-                (false, true, 4),
-                (true, false, 4),
-                (true, false, 8),
-            ] {
-                let packing = Packing {
-                    transposed,
-                    interleaved,
-                    ..Packing::plain(axis, bits)
-                };
+            for (transposed, interleaved, bits) in
+                [(false, false, 4), (false, true, 4), (true, false, 4), (true, false, 8)]
+            {
+                let packing = Packing { transposed, interleaved, ..Packing::plain(axis, bits) };
                 let entry = entry(&stored, Dtype::I8, Encoding::Packed(packing), 0);
                 check(&format!("{packing:?}"), |range| shard.codes(&entry, range))?;
             }

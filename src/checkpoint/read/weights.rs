@@ -115,15 +115,9 @@ fn check_view(
     weights: &BTreeMap<String, Format>,
 ) -> Result<()> {
     let elements = files.find(&view.of).map(|(_, entry)| entry.elements());
-    if view
-        .part
-        .end()
-        .is_none_or(|end| elements.is_none_or(|elements| end > elements))
-    {
+    if view.part.end().is_none_or(|end| elements.is_none_or(|elements| end > elements)) {
         let expected = format!("a tensor with the part {:?}", view.part);
-        let got = elements.map_or("no such tensor".to_owned(), |count| {
-            format!("{count} elements")
-        });
+        let got = elements.map_or("no such tensor".to_owned(), |count| format!("{count} elements"));
         return Err(invalid(&view.of, expected, got));
     }
     let entry = files.find(name).map(|(_, entry)| entry);
@@ -167,11 +161,7 @@ fn check(files: &Files, name: &str, format: Format) -> Result<()> {
     let Some(codes) = format.codes() else {
         return Ok(());
     };
-    let count = if codes.qscheme.is_per_channel() {
-        n
-    } else {
-        n.min(1)
-    };
+    let count = if codes.qscheme.is_per_channel() { n } else { n.min(1) };
     companion(files, name, SCALE, [n, count])?;
     match codes.qscheme {
         QScheme::PerChannelAffineFloatQParams => {
@@ -233,9 +223,7 @@ fn foreign(files: &Files, name: &str, entry: &Entry, config: &Quantization) -> R
         return Err(invalid(name, expected, "no such tensor"));
     };
     let zero_point = format!("{name}{ZERO_POINT}");
-    let zeros = files
-        .find(&zero_point)
-        .map(|(_, zeros)| (&*zero_point, zeros));
+    let zeros = files.find(&zero_point).map(|(_, zeros)| (&*zero_point, zeros));
     if let Encoding::Blocks(blocks) = entry.encoding
         && !entry.encoding.is_int4()
     {
@@ -245,11 +233,7 @@ fn foreign(files: &Files, name: &str, entry: &Entry, config: &Quantization) -> R
         return Ok(multiplied(groups));
     }
     if entry.encoding.is_int4() || matches!(entry.encoding, Encoding::Packed(_)) {
-        let like = if entry.encoding.is_int4() {
-            GroupConfig::INT4
-        } else {
-            GroupConfig::INT8
-        };
+        let like = if entry.encoding.is_int4() { GroupConfig::INT4 } else { GroupConfig::INT8 };
         let per_row = config.is_per_row(name);
         let like = GroupConfig { per_row, ..like };
         return packed(files, (name, entry), (&scale, scales), like);
@@ -265,10 +249,9 @@ fn foreign(files: &Files, name: &str, entry: &Entry, config: &Quantization) -> R
     let dtype = QDType::QInt8;
     let codes = Numbers::Codes(Codes { dtype, qscheme });
     let activation = config.activation(name);
-    Ok(Kind::Whole(activation.map_or_else(
-        || codes.table(),
-        |activation| codes.multiplied(activation),
-    )))
+    Ok(Kind::Whole(
+        activation.map_or_else(|| codes.table(), |activation| codes.multiplied(activation)),
+    ))
 }
 
 /// Checks that a module with a quantized weight has no tensors but those that are read, such as the
@@ -312,10 +295,7 @@ fn packed(
     let count = count_groups([n, k], scale, scales)?;
     let mut scheme = GroupScheme::Symmetric;
     for stored in [GroupScheme::Affine, GroupScheme::Minimum] {
-        if !stored
-            .suffix()
-            .is_some_and(|suffix| has(files, name, suffix))
-        {
+        if !stored.suffix().is_some_and(|suffix| has(files, name, suffix)) {
             continue;
         }
         if scheme != GroupScheme::Symmetric {
@@ -430,11 +410,7 @@ impl Kind {
                 codes.iter().enumerate().map(value).collect()
             }
         };
-        Ok(if within == (0..values.len()) {
-            values
-        } else {
-            values[within].to_vec()
-        })
+        Ok(if within == (0..values.len()) { values } else { values[within].to_vec() })
     }
 }
 
@@ -452,11 +428,7 @@ pub fn parts(files: &Files, name: &str, mut format: Format, rows: Range<usize>) 
         Numbers::Half(_) => Values::Halves(shard.halves(entry, elements)?),
         Numbers::Groups(groups) => Values::Groups(grouped(files, name, groups, rows)?),
     };
-    Ok(Parts {
-        format,
-        shape,
-        values,
-    })
+    Ok(Parts { format, shape, values })
 }
 
 fn coded(files: &Files, name: &str, codes: Codes, rows: Range<usize>) -> Result<Coded<i8>> {
@@ -530,9 +502,7 @@ fn groups_of_inputs(files: &Files, name: &str, [k, size]: [usize; 2]) -> Result<
         None => Ok((0..k).map(|input| input / size).collect()),
         Some((shard, entry)) => {
             let numbers = shard.numbers(entry)?.into_iter();
-            Ok(numbers
-                .map(|number| number.cast_unsigned() as usize)
-                .collect())
+            Ok(numbers.map(|number| number.cast_unsigned() as usize).collect())
         }
     }
 }

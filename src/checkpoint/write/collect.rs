@@ -89,10 +89,7 @@ impl<W> Held<W> {
             None => self.names.first().filter(|_| self.by_name)?,
         };
         let (prefix, last) = weight.rsplit_once('.').unwrap_or(("", weight));
-        Some(join(
-            prefix,
-            &format!("bias{}", last.strip_prefix("weight")?),
-        ))
+        Some(join(prefix, &format!("bias{}", last.strip_prefix("weight")?)))
     }
 }
 
@@ -101,16 +98,15 @@ impl Visitor for Collect {
         let prefixes = [layer.checkpoint_name(), Some(path)];
         let prefixes: Vec<&str> = prefixes.into_iter().flatten().collect();
         let stored = layer.stored()?;
-        self.attention
-            .extend(layer.precision().map(|precision| HeldAttention {
-                path: path.to_owned(),
-                name: layer.checkpoint_name().map(str::to_owned),
-                precision,
-            }));
+        self.attention.extend(layer.precision().map(|precision| HeldAttention {
+            path: path.to_owned(),
+            name: layer.checkpoint_name().map(str::to_owned),
+            precision,
+        }));
         match layer.kind() {
-            LayerKind::Embedding => self
-                .embeddings
-                .extend(prefixes.iter().map(|n| (*n).to_owned())),
+            LayerKind::Embedding => {
+                self.embeddings.extend(prefixes.iter().map(|n| (*n).to_owned()))
+            }
             LayerKind::Linear if stored.iter().all(|weight| weight.quantized().is_none()) => {
                 self.float_linears.push(prefixes[0].to_owned());
             }
@@ -139,10 +135,7 @@ impl Visitor for Collect {
         let kept = infos.iter().filter(kept);
         self.kept.extend(kept.map(|info| held(&info.name)));
         for weight in stored {
-            let held = Held {
-                is_computed: weight.is_computed(),
-                ..held(weight.name())
-            };
+            let held = Held { is_computed: weight.is_computed(), ..held(weight.name()) };
             let (value, bias) = weight.into_parts();
             if let Some((name, bias)) = held.bias_name().zip(bias) {
                 let path = path.to_owned();
@@ -150,10 +143,9 @@ impl Visitor for Collect {
             }
             match value {
                 StoredValue::Quantized(weight) => self.held.push(held.with(weight)),
-                StoredValue::Float { weight, folded } => self.floats.push(held.with(Float {
-                    tensor: weight,
-                    folded,
-                })),
+                StoredValue::Float { weight, folded } => {
+                    self.floats.push(held.with(Float { tensor: weight, folded }))
+                }
             }
         }
         Ok(())

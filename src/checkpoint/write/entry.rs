@@ -34,9 +34,7 @@ pub fn entry(modules: &[Module], ignore: &[String], source: &Opened) -> Option<V
     let mut formats: Vec<(bool, Format)> = Vec::new();
     let mut groups: Vec<BTreeSet<&str>> = Vec::new();
     for is_linear in [true, false] {
-        let of_kind = modules
-            .iter()
-            .filter(|module| module.is_linear == is_linear);
+        let of_kind = modules.iter().filter(|module| module.is_linear == is_linear);
         for module in of_kind.filter(|module| module.format.half().is_none()) {
             let key = (is_linear, module.format);
             let number = formats.iter().position(|format| *format == key);
@@ -50,9 +48,8 @@ pub fn entry(modules: &[Module], ignore: &[String], source: &Opened) -> Option<V
     }
     let ignore: BTreeSet<&str> = ignore.iter().map(String::as_str).collect();
     let of_file = source.files.tensors();
-    let mut floats: BTreeSet<&str> = of_file
-        .filter_map(|(name, ..)| Some(name.rsplit_once('.')?.0))
-        .collect();
+    let mut floats: BTreeSet<&str> =
+        of_file.filter_map(|(name, ..)| Some(name.rsplit_once('.')?.0)).collect();
     floats.extend(&ignore);
     floats.retain(|name| !groups.iter().any(|group| group.contains(name)));
     let (mut targets, mut ignored) = targets(&groups, &floats, |name| ignore.contains(name));
@@ -61,10 +58,7 @@ pub fn entry(modules: &[Module], ignore: &[String], source: &Opened) -> Option<V
         targets[0] = BTreeSet::from(["Linear".to_owned()]);
         ignored = ignore.into_iter().map(str::to_owned).collect();
     }
-    let mut names: Vec<_> = formats
-        .iter()
-        .map(|(_, format)| stored_as(*format))
-        .collect();
+    let mut names: Vec<_> = formats.iter().map(|(_, format)| stored_as(*format)).collect();
     names.dedup();
     let format = match names[..] {
         [one] => one,
@@ -103,9 +97,7 @@ pub fn with_entry(text: &[u8], entry: Option<&Value>) -> Result<Vec<u8>> {
         }
         Ok(bytes.to_owned())
     };
-    let values = values
-        .into_iter()
-        .map(|(key, value)| Ok((key, bytes(value)?)));
+    let values = values.into_iter().map(|(key, value)| Ok((key, bytes(value)?)));
     let mut values: BTreeMap<String, Vec<u8>> = values.collect::<Result<_>>()?;
     for name in [ENTRY, OLD_ENTRY] {
         values.remove(name);
@@ -149,11 +141,7 @@ fn group(targets: &BTreeSet<String>, format: Format) -> Value {
         args(true, strategy, false, Value::Null)
     });
     let qscheme = format.codes().map(|codes| codes.qscheme);
-    let strategy = if qscheme.is_some_and(QScheme::is_per_channel) {
-        "channel"
-    } else {
-        "tensor"
-    };
+    let strategy = if qscheme.is_some_and(QScheme::is_per_channel) { "channel" } else { "tensor" };
     let symmetric = qscheme.is_some_and(QScheme::is_symmetric);
     let mut weights = args(false, strategy, symmetric, "minmax".into());
     if qscheme == Some(QScheme::PerChannelAffineFloatQParams) {

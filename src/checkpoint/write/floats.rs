@@ -56,11 +56,7 @@ fn locate<'a>(floats: &'a [Held<Float>], source: &Opened) -> Result<(Layers<'a>,
                     unsaved.push(held.path.clone());
                     continue;
                 }
-                found.entry(name).or_default().push(Located {
-                    part,
-                    held,
-                    is_changed,
-                });
+                found.entry(name).or_default().push(Located { part, held, is_changed });
             }
             Err(error) if held.weight.folded || held.origin.is_some() => return Err(error),
             Ok(None) if held.weight.folded => {
@@ -131,13 +127,7 @@ impl HeldNorm {
         let mut prefixes = self.prefixes.iter();
         prefixes.find_map(|prefix| {
             let equalized = join(prefix, EQUALIZED);
-            let names = |name, old| {
-                [
-                    join(&equalized, name),
-                    join(prefix, name),
-                    join(prefix, old),
-                ]
-            };
+            let names = |name, old| [join(&equalized, name), join(prefix, name), join(prefix, old)];
             let present = |names: &[String]| {
                 let mut names = names.iter();
                 names.find(|name| files.find(name).is_some()).cloned()
@@ -146,11 +136,7 @@ impl HeldNorm {
             let bias = self.affine.bias.as_ref();
             let bias = bias.and_then(|_| present(&names("bias", "beta")));
             let factors = present(&[join(&equalized, RESIDUAL)]);
-            Some(PlacedNorm {
-                prefix,
-                weight,
-                others: bias.into_iter().chain(factors).collect(),
-            })
+            Some(PlacedNorm { prefix, weight, others: bias.into_iter().chain(factors).collect() })
         })
     }
 
@@ -167,11 +153,7 @@ impl HeldNorm {
 
     /// The parameters by their names, in the order in which [`placed`](Self::placed) finds them.
     fn parameters(&self) -> impl Iterator<Item = (&'static str, &Tensor)> {
-        let Affine {
-            weight,
-            bias,
-            residual,
-        } = &self.affine;
+        let Affine { weight, bias, residual } = &self.affine;
         let others = [("bias", bias), (RESIDUAL, residual)].into_iter();
         let others = others.filter_map(|(name, tensor)| Some((name, tensor.as_ref()?)));
         std::iter::once(("weight", weight)).chain(others)

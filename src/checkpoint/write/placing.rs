@@ -74,10 +74,7 @@ pub fn place<W>(held: &Held<W>, shapes: &[Vec<usize>], source: &Opened) -> Resul
     {
         return Err(Error::unsavable(
             "a layer of the checkpoint that is saved",
-            format!(
-                "one of another checkpoint, whose tensor {:?} is another",
-                origin.name
-            ),
+            format!("one of another checkpoint, whose tensor {:?} is another", origin.name),
         ));
     }
     if let Some(origin) = &held.origin
@@ -208,11 +205,7 @@ impl<'a> Placed<'a> {
             return self.view(name, part, held);
         }
         let Some(known) = self.weights.get_mut(&name) else {
-            let replacement = Replacement {
-                kind: held.kind,
-                pieces: vec![held.weight],
-                format,
-            };
+            let replacement = Replacement { kind: held.kind, pieces: vec![held.weight], format };
             self.weights.insert(name, replacement);
             return Ok(());
         };
@@ -243,11 +236,7 @@ impl<'a> Placed<'a> {
         match alike(&name, &rows, self.source).filter(|_| !is_needed) {
             Some((kind, format)) => {
                 let pieces = rows.iter().map(|(_, held)| held.weight.clone()).collect();
-                let replacement = Replacement {
-                    kind,
-                    pieces,
-                    format,
-                };
+                let replacement = Replacement { kind, pieces, format };
                 self.weights.insert(name, replacement);
                 Ok(())
             }
@@ -323,9 +312,7 @@ fn alike(name: &str, rows: &[(&Part, &Held)], source: &Opened) -> Option<(LayerK
     }
     let (_, first) = rows.first().filter(|_| next == n)?;
     let mut format = first.weight.format();
-    let per_row = format
-        .codes()
-        .is_none_or(|codes| codes.qscheme.is_per_channel());
+    let per_row = format.codes().is_none_or(|codes| codes.qscheme.is_per_channel());
     for (_, held) in &rows[1..] {
         format = format.joined(held.weight.format())?;
     }
@@ -334,23 +321,14 @@ fn alike(name: &str, rows: &[(&Part, &Held)], source: &Opened) -> Option<(LayerK
         format = stored.joined(format)?;
     }
     // Packed weights are matrices.
-    let is_packed = format
-        .groups()
-        .is_some_and(|groups| groups.dtype == IntType::Int4);
+    let is_packed = format.groups().is_some_and(|groups| groups.dtype == IntType::Int4);
     (per_row && (!is_packed || entry.shape.len() == 2)).then(|| (first.kind.clone(), format))
 }
 
 /// A name that is not in the source.
 fn view_name(tensor: &str, part: Part, source: &Opened) -> String {
-    let Part {
-        shape: [n, k],
-        offset,
-        strides: [down, across],
-    } = part;
-    let whole = source
-        .files
-        .find(tensor)
-        .map(|(_, entry)| matrix(tensor, entry));
+    let Part { shape: [n, k], offset, strides: [down, across] } = part;
+    let whole = source.files.find(tensor).map(|(_, entry)| matrix(tensor, entry));
     let mut name =
         if whole.is_some_and(|shape| shape.is_ok_and(|shape| part == Part::rows(0, shape))) {
             format!("{tensor}.quantized")

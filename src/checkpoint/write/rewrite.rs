@@ -167,9 +167,7 @@ fn write_shard(
         metadata.insert(record::KEY.into(), record)
     };
     // transformers reads no file without it.
-    metadata
-        .entry("format".into())
-        .or_insert_with(|| "pt".into());
+    metadata.entry("format".into()).or_insert_with(|| "pt".into());
     let mut writer = Writer::new(file, planned, &metadata)?;
     for (name, entry) in tensors() {
         for output in &contents.tensors[&**name] {
@@ -224,11 +222,7 @@ fn copy(
 
 /// The axis along which compressed-tensors packs a weight, or zero points.
 fn axis(source: &Opened, name: &str) -> Axis {
-    if source.weights.contains_key(name) {
-        Axis::Columns
-    } else {
-        Axis::Rows
-    }
+    if source.weights.contains_key(name) { Axis::Columns } else { Axis::Rows }
 }
 
 /// Copies the files of a folder, such as a tokenizer's, and of its folders, but hidden ones, the

@@ -83,18 +83,11 @@ where
     let needed = collect.floats.iter().map(|held| held.with(()));
     let kept: Vec<_> = collect.kept.into_iter().chain(needed).collect();
     let placed = Placed::new(collect.held, &kept, source)?;
-    if let Some(name) = floats
-        .names()
-        .find(|name| placed.weights.contains_key(*name))
-    {
+    if let Some(name) = floats.names().find(|name| placed.weights.contains_key(*name)) {
         return Err(contested(name));
     }
     let ignore = [&collect.float_linears[..], &placed.unnamed].concat();
-    let save = Save {
-        source,
-        placed: &placed,
-        floats: &floats,
-    };
+    let save = Save { source, placed: &placed, floats: &floats };
     let tensors = source.files.tensors();
     let tensors = tensors.map(|(name, _, entry)| (name, save.outputs(name, entry)));
     let mut tensors: BTreeMap<_, _> = tensors.collect();
@@ -123,10 +116,7 @@ where
         tensor: name.clone(),
         bytes: added(name, held).bytes(),
     });
-    Ok(Saved {
-        beside: views.chain(added).collect(),
-        unsaved,
-    })
+    Ok(Saved { beside: views.chain(added).collect(), unsaved })
 }
 
 /// The weights that [`save`] wrote beside tensors of the source.
@@ -156,12 +146,7 @@ pub struct Beside {
 /// A line for each weight that makes the file larger or is not written; nothing if there is none.
 impl fmt::Display for Saved {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        for Beside {
-            layer,
-            tensor,
-            bytes,
-        } in &self.beside
-        {
+        for Beside { layer, tensor, bytes } in &self.beside {
             writeln!(
                 f,
                 "{layer}: {bytes} bytes beside {tensor:?}: another layer reads it, its parts are not \
@@ -274,10 +259,7 @@ impl<'a> Save<'a> {
     fn views(&self) -> BTreeMap<String, View> {
         let mut all = BTreeMap::new();
         for (tensor, views) in &self.source.views {
-            let view = |part: &Part| View {
-                of: tensor.clone(),
-                part: *part,
-            };
+            let view = |part: &Part| View { of: tensor.clone(), part: *part };
             all.extend(views.iter().map(|(part, name)| (name.clone(), view(part))));
         }
         let saved = self.placed.views.values().flatten();
@@ -290,12 +272,7 @@ impl<'a> Save<'a> {
 fn attention(held: &[HeldAttention], source: &Opened) -> Result<Precisions> {
     let mut all = source.attention.clone();
     let mut named = Precisions::new();
-    for HeldAttention {
-        path,
-        name,
-        precision,
-    } in held
-    {
+    for HeldAttention { path, name, precision } in held {
         let error = match name {
             Some(name) if *named.entry(name.clone()).or_insert(*precision) != *precision => {
                 Error::unsavable(
@@ -334,11 +311,7 @@ fn config(
         if format.half().is_some() {
             ignore.push(module.to_owned());
         }
-        modules.push(Module {
-            name: module.to_owned(),
-            is_linear,
-            format: *format,
-        });
+        modules.push(Module { name: module.to_owned(), is_linear, format: *format });
     }
     // Matrices of layers that the model does not show may be Linears'.
     for (name, _, entry) in source.files.tensors() {

@@ -28,27 +28,17 @@ pub fn targets(
     let mut shared = BTreeSet::new();
     for (number, group) in groups.iter().enumerate() {
         let of_others = |i: &usize| owners[*i] != number;
-        shared.extend(
-            group
-                .iter()
-                .flat_map(|name| matched(name))
-                .filter(of_others),
-        );
+        shared.extend(group.iter().flat_map(|name| matched(name)).filter(of_others));
     }
     let is_target = |i: &usize| !shared.contains(i);
     let target = |name: &&str| match matched(name).into_iter().find(is_target) {
         Some(i) => format!("re:{}", patterns[i]),
         None => (*name).to_owned(),
     };
-    let mut targets: Vec<BTreeSet<String>> = groups
-        .iter()
-        .map(|group| group.iter().map(target).collect())
-        .collect();
+    let mut targets: Vec<BTreeSet<String>> =
+        groups.iter().map(|group| group.iter().map(target).collect()).collect();
     // The head of GPT-NeoX, which transformers 5 renames.
-    for target in targets
-        .iter_mut()
-        .filter(|target| target.contains("embed_out"))
-    {
+    for target in targets.iter_mut().filter(|target| target.contains("embed_out")) {
         target.insert("lm_head".to_owned());
     }
     let ignored = floats.iter().filter_map(|name| {
@@ -110,12 +100,7 @@ mod tests {
             &[&[r"re:^(.*\.)?a\.\d+\.q$", "head"]],
             &[],
         );
-        check(
-            &[&["pool.x-y"]],
-            &["head"],
-            &[&[r"re:^((.*\.)?pool\.)?x\-y$"]],
-            &["head"],
-        );
+        check(&[&["pool.x-y"]], &["head"], &[&[r"re:^((.*\.)?pool\.)?x\-y$"]], &["head"]);
     }
 
     #[test]

@@ -49,9 +49,7 @@ impl<'a> WrittenWeight<'a> {
             format,
             has_factors: pieces.iter().any(Quantized::has_factors),
             // In one qscheme all are of one kind, or 0.
-            zeros: zeros
-                .find(|zeros| *zeros != Zeros::None)
-                .unwrap_or(Zeros::None),
+            zeros: zeros.find(|zeros| *zeros != Zeros::None).unwrap_or(Zeros::None),
         };
         written.output(|write| pieces.iter().try_for_each(write))
     }
@@ -92,10 +90,8 @@ impl<'a> WrittenWeight<'a> {
                 } else {
                     &[rows.iter().product::<usize>().min(1)]
                 };
-                let mut all = vec![
-                    tensor("", Dtype::I8, shape),
-                    tensor(SCALE, Dtype::F32, of_scales),
-                ];
+                let mut all =
+                    vec![tensor("", Dtype::I8, shape), tensor(SCALE, Dtype::F32, of_scales)];
                 match self.zeros {
                     Zeros::None => {}
                     Zeros::Int(_) => all.push(tensor(ZERO_POINT, Dtype::I8, of_scales)),
@@ -116,11 +112,7 @@ impl<'a> WrittenWeight<'a> {
                 } else {
                     vec![tensor("", Dtype::I8, shape)]
                 };
-                let floats = if self.has_factors {
-                    Dtype::F32
-                } else {
-                    Dtype::F16
-                };
+                let floats = if self.has_factors { Dtype::F32 } else { Dtype::F16 };
                 all.push(tensor(SCALE, floats, &[n, count]));
                 all.extend(groups.scheme.suffix().map(|suffix| match suffix {
                     ZERO_POINT => tensor(suffix, Dtype::I32, &[n.div_ceil(CODES), count]),
@@ -161,10 +153,7 @@ impl<'a> WrittenWeight<'a> {
             return Ok(());
         }
         write("", &unsigned(rows.codes()))?;
-        let per_row = self
-            .format
-            .codes()
-            .is_some_and(|codes| codes.qscheme.is_per_channel());
+        let per_row = self.format.codes().is_some_and(|codes| codes.qscheme.is_per_channel());
         // Where one scale is for all rows, the first ones have it.
         if std::mem::replace(&mut state.has_scale, true) && !per_row {
             return Ok(());

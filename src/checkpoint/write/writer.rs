@@ -70,11 +70,7 @@ impl<'a> Writer<'a> {
             let entry = json!({
                 "dtype": tensor.dtype, "shape": tensor.shape, "data_offsets": [end, next],
             });
-            let place = ByteSpan {
-                start: end,
-                bytes: next - end,
-                written: 0,
-            };
+            let place = ByteSpan { start: end, bytes: next - end, written: 0 };
             if places.insert(tensor.name.clone(), place).is_some() {
                 return Err(invalid(&tensor.name, "one tensor of that name", "two"));
             }
@@ -119,10 +115,7 @@ impl<'a> Writer<'a> {
 
     /// Checks that every tensor is complete, and waits until the file is on the disk.
     pub fn finish(self) -> Result<()> {
-        let unfinished = self
-            .places
-            .iter()
-            .find(|(_, place)| place.written != place.bytes);
+        let unfinished = self.places.iter().find(|(_, place)| place.written != place.bytes);
         if let Some((name, place)) = unfinished {
             let expected = format!("{} bytes", place.bytes);
             return Err(invalid(name, expected, place.written));

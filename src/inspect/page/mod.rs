@@ -37,9 +37,7 @@ impl Inspection {
             points => format!("<h2>Search</h2>\n{}", curve(points)),
         };
         let titles = ["SQNR in dB: more is better", "by itself", "along the run"];
-        let errors = bars(titles, quantized(), |layer| {
-            [layer.output, layer.along].map(error)
-        });
+        let errors = bars(titles, quantized(), |layer| [layer.output, layer.along].map(error));
         let sizes = bars(["Weights in kB", "before", "after"], held, |layer| {
             [layer.bytes_before, layer.bytes_after].map(kilobytes)
         });
@@ -88,9 +86,7 @@ fn kilobytes(bytes: usize) -> Bar {
 fn distributions(layer: &LayerInspection) -> String {
     let weights = layer.weights.iter().map(|w| (&*w.name, &w.histogram));
     let input = layer.input.iter().map(|i| ("activations", &i.histogram));
-    let pictures = weights
-        .chain(input)
-        .map(|(name, counts)| histogram(name, counts));
+    let pictures = weights.chain(input).map(|(name, counts)| histogram(name, counts));
     let (name, pictures) = (escaped(shown(&layer.path)), pictures.collect::<String>());
     format!("<details><summary>{name}</summary>\n{pictures}</details>\n")
 }

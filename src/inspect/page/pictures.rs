@@ -26,13 +26,9 @@ pub fn bars<'a>(
     layers: impl Iterator<Item = &'a LayerInspection>,
     of: impl Fn(&LayerInspection) -> [Bar; 2],
 ) -> String {
-    let layers: Vec<_> = layers
-        .map(|layer| (escaped(shown(&layer.path)), of(layer)))
-        .collect();
+    let layers: Vec<_> = layers.map(|layer| (escaped(shown(&layer.path)), of(layer))).collect();
     let lengths = layers.iter().flat_map(|(_, bars)| bars).map(|bar| bar.0);
-    let longest = lengths
-        .filter(|length| length.is_finite())
-        .fold(f64::MIN_POSITIVE, f64::max);
+    let longest = lengths.filter(|length| length.is_finite()).fold(f64::MIN_POSITIVE, f64::max);
     let drawn = |bars: [Bar; 2]| {
         bars.map(|(length, text)| {
             let share = (length / longest).clamp(0., 1.);
@@ -42,13 +38,8 @@ pub fn bars<'a>(
     };
     let legend = titles.map(|title| (longest / 20., title.to_owned()));
     let header = row("th", [title.to_owned(), drawn(legend)]);
-    let rows = layers
-        .into_iter()
-        .map(|(name, bars)| row("td", [name, drawn(bars)]));
-    format!(
-        "<table class='bars'>\n{header}{}</table>\n",
-        rows.collect::<String>()
-    )
+    let rows = layers.into_iter().map(|(name, bars)| row("td", [name, drawn(bars)]));
+    format!("<table class='bars'>\n{header}{}</table>\n", rows.collect::<String>())
 }
 
 /// The counts of a histogram. Outliers are few: on a logarithmic axis they are seen.
@@ -75,22 +66,11 @@ pub fn curve(points: &[PagePoint]) -> String {
         // Values within f32's range leave room for the arithmetic of axes.
         points.filter(|[_, y]| (*y as f32).is_finite()).collect()
     };
-    let lines = [
-        ("line", "L", line(|point| point.best)),
-        ("dots", "h0M", line(|point| point.score)),
-    ];
-    let labels = points
-        .iter()
-        .enumerate()
-        .step_by(points.len().div_ceil(8).max(1));
-    let labels: Vec<_> = labels
-        .map(|(at, point)| (at as f64, escaped(&point.label)))
-        .collect();
-    plot(
-        "score of each trial (dots), best so far (line)",
-        &labels,
-        &lines,
-    )
+    let lines =
+        [("line", "L", line(|point| point.best)), ("dots", "h0M", line(|point| point.score))];
+    let labels = points.iter().enumerate().step_by(points.len().div_ceil(8).max(1));
+    let labels: Vec<_> = labels.map(|(at, point)| (at as f64, escaped(&point.label))).collect();
+    plot("score of each trial (dots), best so far (line)", &labels, &lines)
 }
 
 /// Lines in axes with ticks: a class, what joins two points of the path, and the points.
@@ -110,9 +90,7 @@ fn plot(caption: &str, x_ticks: &[(f64, String)], lines: &[(&str, &str, Vec<[f64
         svg += &format!("<text x='{x:.1}' y='220'>{label}</text>\n");
     }
     for (class, joint, points) in lines.iter().filter(|(.., points)| !points.is_empty()) {
-        let points = points
-            .iter()
-            .map(|point| format!("{:.1} {:.1}", x(point[0]), y(point[1])));
+        let points = points.iter().map(|point| format!("{:.1} {:.1}", x(point[0]), y(point[1])));
         let points = points.collect::<Vec<_>>().join(joint);
         svg += &format!("<path class='{class}' d='M{points}h0'/>\n");
     }
@@ -142,11 +120,7 @@ fn ticks([low, high]: [f64; 2]) -> Vec<(f64, String)> {
     };
     let ticks = (0..=6).map(|tick| ((low / step).ceil() + f64::from(tick)) * step);
     let ticks = ticks.take_while(|tick| *tick <= high);
-    let label = |tick| {
-        format!("{:?}", tick as f32)
-            .trim_end_matches(".0")
-            .to_owned()
-    };
+    let label = |tick| format!("{:?}", tick as f32).trim_end_matches(".0").to_owned();
     ticks.map(|tick| (tick, label(tick))).collect()
 }
 

@@ -14,19 +14,14 @@ pub fn factors(norm: &BatchNorm) -> Result<[Tensor; 2]> {
     if let Some(index) = variances.iter().position(is_wrong) {
         let expected = format!("numbers above 0 with eps {eps} added");
         let got = format!("{} at index {index}", variances[index]);
-        return Err(Error::argument(
-            "running_var of the batch norm",
-            expected,
-            got,
-        ));
+        return Err(Error::argument("running_var of the batch norm", expected, got));
     }
     let deviation = (variance + eps)?.sqrt()?;
     let (weight, bias) = match norm.weight_and_bias() {
         None => (deviation.ones_like()?, deviation.zeros_like()?),
-        Some((weight, bias)) => (
-            finite("weight of the batch norm", weight)?,
-            finite("bias of the batch norm", bias)?,
-        ),
+        Some((weight, bias)) => {
+            (finite("weight of the batch norm", weight)?, finite("bias of the batch norm", bias)?)
+        }
     };
     let factors = finite("factor of the batch norm", &weight.div(&deviation)?)?;
     let terms = (bias - mean.mul(&factors)?)?;

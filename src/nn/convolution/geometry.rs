@@ -49,9 +49,7 @@ impl Geometry {
             let end = last.checked_add(reach)?.checked_add(output_padding)?;
             return end.checked_add(1)?.checked_sub(padding);
         }
-        let left = padding
-            .checked_add(size)?
-            .checked_sub(reach.checked_add(1)?)?;
+        let left = padding.checked_add(size)?.checked_sub(reach.checked_add(1)?)?;
         Some(left.checked_div(self.stride)? + 1)
     }
 
@@ -73,19 +71,11 @@ impl Geometry {
                 "out_channels, in_channels / groups"
             };
             let kernel = ["kernel", "kernel_height, kernel_width"][usize::from(rank == 2)];
-            return Err(Error::shape(
-                "weight",
-                format!("[{channels}, {kernel}]"),
-                dims,
-            ));
+            return Err(Error::shape("weight", format!("[{channels}, {kernel}]"), dims));
         }
         sizes::elements("weight", dims)?;
         if dims.contains(&0) {
-            return Err(Error::shape(
-                "weight",
-                "at least one of each dimension",
-                dims,
-            ));
+            return Err(Error::shape("weight", "at least one of each dimension", dims));
         }
         if self.groups == 0 || !dims[0].is_multiple_of(self.groups) {
             let expected = format!("a number that divides {} channels", dims[0]);
@@ -110,11 +100,7 @@ impl Geometry {
     /// Output and input channels of a group, of a weight of `dims`.
     pub fn channels(&self, dims: &[usize]) -> [usize; 2] {
         let of_group = dims[0] / self.groups.max(1);
-        if self.is_transposed() {
-            [dims[1], of_group]
-        } else {
-            [of_group, dims[1]]
-        }
+        if self.is_transposed() { [dims[1], of_group] } else { [of_group, dims[1]] }
     }
 
     /// The geometry of a layer of that kind with candle's defaults, and the dimensions of its
@@ -134,11 +120,7 @@ impl Geometry {
         let [outputs, channels] = (dims.len() > 2).then(|| self.channels(dims))?;
         let taps: usize = dims[2..].iter().product();
         // The channels that are written for each position.
-        let written = if self.is_transposed() {
-            outputs.saturating_mul(taps)
-        } else {
-            outputs
-        };
+        let written = if self.is_transposed() { outputs.saturating_mul(taps) } else { outputs };
         let products = outputs.saturating_mul(channels).saturating_mul(taps);
         Some(ConvolutionCost {
             channels,
@@ -160,11 +142,7 @@ impl Geometry {
         let [_, columns] = self.channels(dims);
         // Each group is `[out channels, in channels, ..]`, transposed the other way around.
         let axes = if self.is_transposed() { [2, 1] } else { [1, 2] };
-        let order: Vec<usize> = [0]
-            .into_iter()
-            .chain(3..dims.len() + 1)
-            .chain(axes)
-            .collect();
+        let order: Vec<usize> = [0].into_iter().chain(3..dims.len() + 1).chain(axes).collect();
         let by_group =
             weight.reshape([&[self.groups, dims[0] / self.groups], &dims[1..]].concat())?;
         Ok(by_group.permute(order)?.reshape(((), columns))?)
@@ -203,12 +181,7 @@ pub fn of_taps(taps: &[usize]) -> Option<(Vec<usize>, &'static [usize])> {
 
 impl QuantizedTaps {
     pub fn new(weight: QWeight, dims: Vec<usize>, geometry: Geometry) -> Self {
-        Self {
-            weight: Arc::new(weight),
-            dims,
-            geometry,
-            dequantized: OnceLock::new(),
-        }
+        Self { weight: Arc::new(weight), dims, geometry, dequantized: OnceLock::new() }
     }
 
     /// The shape with the taps first.
@@ -229,22 +202,15 @@ impl QuantizedTaps {
     pub fn with_scales(&self, scales: &[f32], bias: Option<&Tensor>) -> Result<Arc<Self>> {
         let (gates, bias) = self.geometry.gates(bias, &self.dims)?;
         let weight = self.weight.with_scales(gates, scales, bias.as_ref())?;
-        Ok(Arc::new(Self::new(
-            weight,
-            self.dims.clone(),
-            self.geometry,
-        )))
+        Ok(Arc::new(Self::new(weight, self.dims.clone(), self.geometry)))
     }
 
     /// The weight as a float tensor of its shape.
     pub fn value(&self) -> Result<Tensor> {
         let taps = self.weight.dequantize()?.reshape(self.shape())?;
         let rank = taps.rank();
-        let channels = if self.geometry.is_transposed() {
-            [rank - 1, rank - 2]
-        } else {
-            [rank - 2, rank - 1]
-        };
+        let channels =
+            if self.geometry.is_transposed() { [rank - 1, rank - 2] } else { [rank - 2, rank - 1] };
         let order: Vec<usize> = [0].into_iter().chain(channels).chain(1..rank - 2).collect();
         Ok(taps.permute(order)?.reshape(&*self.dims)?)
     }

@@ -127,11 +127,7 @@ impl AnyConvolution {
             Some(found) => Self::quantized(&found, weight.dims(), bias, geometry)
                 .map_err(|error| error.at(name.as_deref().unwrap_or("convolution")))?,
         };
-        Ok(Self {
-            name,
-            is_computed: true,
-            ..layer
-        })
+        Ok(Self { name, is_computed: true, ..layer })
     }
 
     /// A layer of the quantized weight of a checkpoint, for a float weight of `dims`.
@@ -182,10 +178,7 @@ impl AnyConvolution {
             in_channels as f64
         };
         let bound = 1. / inputs.sqrt();
-        let uniform = Init::Uniform {
-            lo: -bound,
-            up: bound,
-        };
+        let uniform = Init::Uniform { lo: -bound, up: bound };
         let bias = || {
             let load = || vb.get_with_hints(out_channels, "bias", uniform);
             has_bias.then(load).transpose()
@@ -193,11 +186,8 @@ impl AnyConvolution {
         let found = find(vb, "weight").filter(|found| found.format.is_multiplied());
         let layer = match found {
             None => {
-                let init = if geometry.is_transposed() {
-                    uniform
-                } else {
-                    init::DEFAULT_KAIMING_NORMAL
-                };
+                let init =
+                    if geometry.is_transposed() { uniform } else { init::DEFAULT_KAIMING_NORMAL };
                 let weight = vb.get_with_hints(&*dims, "weight", init)?;
                 Self::new(weight, bias()?, kernel.len(), geometry)
             }
@@ -253,9 +243,8 @@ impl AnyConvolution {
                 let zeros = Tensor::zeros(&*shape, weight.dtype(), weight.device())?;
                 return self.finished(zeros, xs, residual);
             }
-            let mut tensors = [Some(xs), Some(weight), self.bias.as_ref(), residual]
-                .into_iter()
-                .flatten();
+            let mut tensors =
+                [Some(xs), Some(weight), self.bias.as_ref(), residual].into_iter().flatten();
             if tensors.any(|tensor| tensor.track_op() || !tensor.device().is_cpu()) {
                 return self.convolve_by_candle(weight, xs, residual);
             }
@@ -368,11 +357,7 @@ impl AnyConvolution {
     ) -> Result<Tensor> {
         let (geometry, dims) = (self.geometry, self.dims());
         let &[_, channels, outputs] = shape else {
-            return Err(Error::shape(
-                "convolution",
-                "[batch, channels, length]",
-                shape,
-            ));
+            return Err(Error::shape("convolution", "[batch, channels, length]", shape));
         };
         let (of_group, taps) = (dims[1], dims[2]);
         let strides = match &self.weight {
@@ -394,9 +379,7 @@ impl AnyConvolution {
                 let offset = tap * geometry.dilation;
                 let before = geometry.padding.saturating_sub(offset);
                 let before = before.div_ceil(geometry.stride.max(1));
-                let first = before
-                    .saturating_mul(geometry.stride)
-                    .saturating_add(offset);
+                let first = before.saturating_mul(geometry.stride).saturating_add(offset);
                 let first = first.saturating_sub(geometry.padding);
                 let ys = ys.iter_mut().skip(first).step_by(geometry.stride.max(1));
                 for (y, product) in ys.zip(products.iter().skip(before)) {
@@ -465,14 +448,8 @@ impl AnyConvolution {
         residual: Option<&Tensor>,
     ) -> Result<Tensor> {
         let input = xs.to_dtype(weight.dtype())?;
-        let Geometry {
-            padding,
-            stride,
-            dilation,
-            groups,
-            cudnn_fwd_algo: algo,
-            output_padding,
-        } = self.geometry;
+        let Geometry { padding, stride, dilation, groups, cudnn_fwd_algo: algo, output_padding } =
+            self.geometry;
         let ys = match (output_padding, self.rank) {
             // candle's is wrong for the second sample and those behind it, without padding.
             (Some(more), _) => {
@@ -517,10 +494,9 @@ impl AnyConvolution {
             convolution: self.geometry.cost(self.dims()),
             ..match &self.weight {
                 ConvolutionWeight::Float(weight) => WeightInfo::of_float("weight", weight),
-                ConvolutionWeight::Quantized(taps) => WeightInfo {
-                    shape: taps.dims.clone(),
-                    ..weight_info(&taps.weight, "weight")
-                },
+                ConvolutionWeight::Quantized(taps) => {
+                    WeightInfo { shape: taps.dims.clone(), ..weight_info(&taps.weight, "weight") }
+                }
             }
         }
     }
@@ -553,10 +529,9 @@ impl AnyConvolution {
             return layer.stored();
         }
         let value = match &self.weight {
-            ConvolutionWeight::Float(weight) => StoredValue::Float {
-                weight: weight.clone(),
-                folded: self.folded,
-            },
+            ConvolutionWeight::Float(weight) => {
+                StoredValue::Float { weight: weight.clone(), folded: self.folded }
+            }
             ConvolutionWeight::Quantized(taps) => StoredValue::Quantized(Quantized::Weight {
                 weight: Arc::clone(&taps.weight),
                 multiplied: true,
@@ -642,16 +617,10 @@ impl AnyConvolution {
                 of_channels[0] = groups;
                 of_channels[1 + usize::from(geometry.is_transposed())] = geometry.channels(dims)[0];
                 let folded = weight.to_dtype(DType::F64)?.reshape(by_group)?;
-                let folded = folded
-                    .broadcast_mul(&scale.reshape(of_channels)?)?
-                    .reshape(dims)?;
+                let folded = folded.broadcast_mul(&scale.reshape(of_channels)?)?.reshape(dims)?;
                 let folded =
                     ConvolutionWeight::Float(cast("folded weight", folded, weight.dtype())?);
-                (
-                    folded,
-                    cast("folded bias", bias, weight.dtype())?,
-                    weight.clone(),
-                )
+                (folded, cast("folded bias", bias, weight.dtype())?, weight.clone())
             }
             ConvolutionWeight::Quantized(taps) => {
                 let bias = cast("folded bias", bias, DType::F32)?;

@@ -172,9 +172,7 @@ impl Embedding {
     /// The weight of an output projection, if it was read from a checkpoint as one.
     pub(super) fn tied(&self) -> Option<&Arc<QWeight>> {
         match &self.quantized()?.rows {
-            Rows::Weight {
-                weight, multiplied, ..
-            } => multiplied.then_some(weight),
+            Rows::Weight { weight, multiplied, .. } => multiplied.then_some(weight),
             Rows::Table(_) => None,
         }
     }
@@ -193,11 +191,7 @@ impl Embedding {
         };
         match shape {
             &[rows, size] if size == self.hidden_size => Ok(rows),
-            got => Err(Error::shape(
-                "embeddings",
-                format!("[rows, {}]", self.hidden_size),
-                got,
-            )),
+            got => Err(Error::shape("embeddings", format!("[rows, {}]", self.hidden_size), got)),
         }
     }
 }
@@ -272,10 +266,7 @@ impl Layer for Embedding {
 
     fn stored(&self) -> Result<Vec<StoredWeight>> {
         let value = match &self.table {
-            Table::Float(table) => StoredValue::Float {
-                weight: table.clone(),
-                folded: false,
-            },
+            Table::Float(table) => StoredValue::Float { weight: table.clone(), folded: false },
             Table::Quantized(quantized) => StoredValue::Quantized(quantized.rows.clone()),
         };
         Ok(vec![StoredWeight::new("weight", value)])
@@ -328,11 +319,7 @@ impl Layer for Embedding {
 
 impl Embedding {
     fn reading(&self, quantized: Arc<QuantizedTable>) -> Self {
-        Self {
-            table: Table::Quantized(quantized),
-            tap: None,
-            ..self.clone()
-        }
+        Self { table: Table::Quantized(quantized), tap: None, ..self.clone() }
     }
 }
 
@@ -344,10 +331,7 @@ layers! { Embedding }
 /// # Errors
 /// When the tensor is missing or has another shape.
 pub fn embedding(in_size: usize, out_size: usize, vb: VarBuilder<'_>) -> CandleResult<Embedding> {
-    let normal = Init::Randn {
-        mean: 0.,
-        stdev: 1.,
-    };
+    let normal = Init::Randn { mean: 0., stdev: 1. };
     sizes::elements("weight", &[in_size, out_size])?;
     let shape = [in_size, out_size];
     let (table, origin) = match find(&vb, "weight") {
@@ -362,11 +346,5 @@ pub fn embedding(in_size: usize, out_size: usize, vb: VarBuilder<'_>) -> CandleR
             (Table::Quantized(Arc::new(table)), origin)
         }
     };
-    Ok(Embedding {
-        table,
-        hidden_size: out_size,
-        name: prefix_of(&vb),
-        origin,
-        tap: None,
-    })
+    Ok(Embedding { table, hidden_size: out_size, name: prefix_of(&vb), origin, tap: None })
 }

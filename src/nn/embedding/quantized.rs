@@ -42,13 +42,7 @@ pub(super) fn read(parts: Parts) -> Result<Rows> {
 impl QuantizedTable {
     /// A quantized table in place of a float table of `dtype`.
     pub fn new(rows: Rows, dtype: DType, origin: Option<Origin>) -> Self {
-        Self {
-            rows,
-            qconfig: None,
-            dtype,
-            origin,
-            dequantized: OnceLock::new(),
-        }
+        Self { rows, qconfig: None, dtype, origin, dequantized: OnceLock::new() }
     }
 
     pub fn codes(&self) -> Option<WeightCodes> {

@@ -35,10 +35,7 @@ impl Projection {
                 None => Tensor::zeros(n, DType::F32, weight.device())?,
             };
             let operands = [xs.contiguous()?, weight.clone(), bias.contiguous()?];
-            return Ok(self
-                .multiply_floats(operands)?
-                .reshape(shape)?
-                .to_dtype(dtype)?);
+            return Ok(self.multiply_floats(operands)?.reshape(shape)?.to_dtype(dtype)?);
         }
         let ys = match k {
             0 => Tensor::zeros(shape, weight.dtype(), weight.device())?,

@@ -87,9 +87,7 @@ impl Projection {
             }
         };
         // An output for each projection.
-        Ok(outs
-            .try_into()
-            .unwrap_or_else(|_| unreachable!("N outputs")))
+        Ok(outs.try_into().unwrap_or_else(|_| unreachable!("N outputs")))
     }
 
     /// The weights of projections of such an input, if they are quantized alike.
@@ -137,10 +135,7 @@ impl Projection {
         if let (Some(a_weight), Some(b_weight)) = (a.qweight(), b.qweight())
             && a_weight.is_like(b_weight)
         {
-            let products = [
-                a.product(a_xs, rows, a_weight),
-                b.product(b_xs, rows, b_weight),
-            ];
+            let products = [a.product(a_xs, rows, a_weight), b.product(b_xs, rows, b_weight)];
             return Ok(kernels::linear_each(products));
         }
         Ok([a.multiply(a_xs, rows)?, b.multiply(b_xs, rows)?])
@@ -165,11 +160,7 @@ impl Projection {
             return Vec::new();
         };
         // Products without rows in place of those that there are not.
-        let none = Product {
-            m: 0,
-            lhs: &[],
-            ..*first
-        };
+        let none = Product { m: 0, lhs: &[], ..*first };
         let products = std::array::from_fn(|i| *products.get(i).unwrap_or(&none));
         let outs = kernels::linear_each::<N>(products).into_iter();
         outs.take(all.len()).collect()

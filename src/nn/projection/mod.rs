@@ -83,18 +83,12 @@ impl Projection {
     /// is in the cache.
     #[must_use]
     pub fn with_activation(self, activation: FusedActivation) -> Self {
-        Self {
-            activation: Some(activation),
-            ..self
-        }
+        Self { activation: Some(activation), ..self }
     }
 
     /// This projection with the same bits on every CPU also while it is float.
     pub(in crate::nn) fn exactly(self) -> Self {
-        Self {
-            is_exact: true,
-            ..self
-        }
+        Self { is_exact: true, ..self }
     }
 
     /// The function that is applied to every element of the output.
@@ -139,11 +133,7 @@ impl Projection {
         let memory = WeightId::of_tensor(weight).memory();
         let bias = self.bias.as_ref().map(|bias| {
             let within = WeightId::of_tensor(bias).memory() == memory;
-            if within {
-                bias.force_contiguous()
-            } else {
-                Ok(bias.clone())
-            }
+            if within { bias.force_contiguous() } else { Ok(bias.clone()) }
         });
         let weight = QWeight::of_gates(self.gates, weight, self.bias.as_ref(), qconfig, inputs)?;
         Ok(Self {
@@ -202,8 +192,7 @@ impl Projection {
     /// [`Layer::lend`](crate::Layer::lend).
     #[doc(hidden)]
     pub fn lend(&self) -> Option<LentWeight> {
-        self.quantized()
-            .map(|weight| LentWeight::new(Arc::clone(weight)))
+        self.quantized().map(|weight| LentWeight::new(Arc::clone(weight)))
     }
 
     /// The weight as a float tensor, `[out_features, in_features]`, which is not kept: for

@@ -83,10 +83,9 @@ impl Projection {
     /// The weight, to be saved under that name: for [`Layer::stored`](crate::Layer::stored).
     pub fn stored(&self, name: &str) -> StoredWeight {
         let value = match &self.weight {
-            Weight::Float(weight) => StoredValue::Float {
-                weight: weight.clone(),
-                folded: self.folded,
-            },
+            Weight::Float(weight) => {
+                StoredValue::Float { weight: weight.clone(), folded: self.folded }
+            }
             Weight::Quantized(weight) => {
                 StoredValue::Quantized(Quantized::matrix(Arc::clone(weight), true))
             }

@@ -63,12 +63,7 @@ impl<K: RecurrentKind> Cell<K> {
     /// Checks `xs`, `[batch, input_size]` or `[input_size]`: the batch, and the shape of a state.
     fn input(&self, xs: &Tensor) -> Result<(usize, Vec<usize>)> {
         check_input(self.directions(), xs)?;
-        let DirectionShape {
-            gates,
-            input,
-            hidden,
-            ..
-        } = self.weights.shape;
+        let DirectionShape { gates, input, hidden, .. } = self.weights.shape;
         match *xs.dims() {
             [batch, last] if last == input => {
                 let products = [batch, gates.count() * hidden];
@@ -123,17 +118,9 @@ impl<K: RecurrentKind> Cell<K> {
             Vec::new()
         };
         let values = Elements::new(&input);
-        let pairs = [
-            (&self.weights.ih, values.as_slice()?),
-            (&self.weights.hh, &h[..]),
-        ];
+        let pairs = [(&self.weights.ih, values.as_slice()?), (&self.weights.hh, &h[..])];
         let [ih, hh] = Projection::multiply_both(pairs, batch)?;
-        let step = Step {
-            ih: &ih,
-            hh: &hh,
-            h: &mut h,
-            c: &mut c,
-        };
+        let step = Step { ih: &ih, hh: &hh, h: &mut h, c: &mut c };
         let DirectionShape { gates, hidden, .. } = self.weights.shape;
         kernels::update_state(isa, gates, hidden, step);
         let sources = given.tensors();
@@ -155,13 +142,8 @@ impl<K: RecurrentKind> Cell<K> {
         };
         let h = state("state h", h)?;
         let c = K::Cell::apply([], |[]| state("state c", c))?;
-        let rows = xs
-            .to_dtype(dtype)?
-            .reshape((batch, self.weights.shape.input))?;
-        let products = [
-            &self.weights.ih.try_forward(&rows)?,
-            &self.weights.hh.try_forward(&h)?,
-        ];
+        let rows = xs.to_dtype(dtype)?.reshape((batch, self.weights.shape.input))?;
+        let products = [&self.weights.ih.try_forward(&rows)?, &self.weights.hh.try_forward(&h)?];
         let (h, c) = self.kind.step(products, &h, &c)?;
         let like_xs = |state: &Tensor| Ok(state.reshape(shape)?.to_dtype(xs.dtype())?);
         Ok((like_xs(&h)?, K::Cell::apply([&c], |[c]| like_xs(c))?))

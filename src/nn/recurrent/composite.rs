@@ -24,9 +24,8 @@ impl<K: RecurrentKind> Stack<K> {
     pub(super) fn by_candle(&self, input: &Input<'_>) -> Result<(States<K::Cell>, K::Cell)> {
         let (dtype, Given { xs, h, c }) = (self.dtype(), input.given);
         let h_0 = self.states(input, "initial state h", h, self.shape.state())?;
-        let c_0 = K::Cell::apply([], |[]| {
-            self.states(input, "initial state c", c, self.shape.hidden)
-        })?;
+        let c_0 =
+            K::Cell::apply([], |[]| self.states(input, "initial state c", c, self.shape.hidden))?;
         // [steps, batch, features], and 1 where a sequence is not over.
         let mut rows = match (xs.rank(), input.axes) {
             (2, _) => xs.unsqueeze(1)?,
@@ -102,11 +101,7 @@ impl<K: RecurrentKind> Stack<K> {
         let steps = rows.dim(0)?;
         let (mut hs, mut cs) = (Vec::new(), Vec::new());
         for count in 0..steps {
-            let at = if direction.reverse {
-                steps - 1 - count
-            } else {
-                count
-            };
+            let at = if direction.reverse { steps - 1 - count } else { count };
             let hh = direction.hh.try_forward(&h)?;
             let (mut next_h, mut next_c) = self.kind.step([&ih.i(at)?, &hh], &h, &c)?;
             if let Some(hr) = &direction.hr {

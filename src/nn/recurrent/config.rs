@@ -26,13 +26,7 @@ pub struct RecurrentConfig {
 
 impl Default for RecurrentConfig {
     fn default() -> Self {
-        Self {
-            num_layers: 1,
-            bias: true,
-            batch_first: false,
-            bidirectional: false,
-            proj_size: 0,
-        }
+        Self { num_layers: 1, bias: true, batch_first: false, bidirectional: false, proj_size: 0 }
     }
 }
 

@@ -28,10 +28,7 @@ impl<K: RecurrentKind> Stack<K> {
         let of_each = [if each { input.steps } else { 0 }, schedule.batch, hidden];
         let count = sizes::allocated("forward", &of_each)?;
         let (mut c, mut cs) = if K::Cell::EXISTS {
-            (
-                self.read(input, "initial state c", c, hidden)?,
-                vec![0.; count],
-            )
+            (self.read(input, "initial state c", c, hidden)?, vec![0.; count])
         } else {
             (Vec::new(), Vec::new())
         };
@@ -79,11 +76,7 @@ impl<K: RecurrentKind> Stack<K> {
     /// The inverse of [`read`](Self::read), in the dtype of the input.
     fn write(&self, input: &Input<'_>, state: Vec<f32>, size: usize) -> Result<Tensor> {
         let state = input.schedule.restore(state, size);
-        from_f32_vec(
-            state,
-            &self.state_shape(input, size),
-            input.given.xs.dtype(),
-        )
+        from_f32_vec(state, &self.state_shape(input, size), input.given.xs.dtype())
     }
 
     /// Runs both directions of a layer over packed rows and returns its packed output. `h` and `c`

@@ -43,10 +43,7 @@ impl Schedule {
             Some(lengths) => {
                 if let Some(at) = lengths.iter().position(|length| *length > steps) {
                     let got = format!("{} for sequence {at}", lengths[at]);
-                    return Err(wrong(
-                        format!("at most the {steps} steps of the input"),
-                        got,
-                    ));
+                    return Err(wrong(format!("at most the {steps} steps of the input"), got));
                 }
                 order.sort_by_key(|sequence| std::cmp::Reverse(lengths[*sequence]));
                 let active = |step| lengths.iter().filter(|length| **length > step).count();
@@ -58,12 +55,7 @@ impl Schedule {
             rows += active;
             rows - active..rows
         });
-        Ok(Self {
-            batch,
-            order,
-            steps: steps.collect(),
-            rows,
-        })
+        Ok(Self { batch, order, steps: steps.collect(), rows })
     }
 
     /// 1 where a sequence is active and 0 where it is over, `[steps, batch]`; `None` where all have
@@ -73,8 +65,7 @@ impl Schedule {
             return None;
         }
         let mut mask = vec![0; self.steps.len() * self.batch];
-        self.places(Axes::StepsFirst)
-            .for_each(|place| mask[place] = 1);
+        self.places(Axes::StepsFirst).for_each(|place| mask[place] = 1);
         Some(mask)
     }
 
@@ -205,16 +196,8 @@ mod tests {
                 schedules.push(Schedule::new(steps, batch, None)?);
             }
             for schedule in schedules {
-                assert_eq!(
-                    (schedule.batch, schedule.rows),
-                    (batch, active.len()),
-                    "{of}"
-                );
-                assert_eq!(
-                    (schedule.steps.len(), &schedule.order),
-                    (steps, &order),
-                    "{of}"
-                );
+                assert_eq!((schedule.batch, schedule.rows), (batch, active.len()), "{of}");
+                assert_eq!((schedule.steps.len(), &schedule.order), (steps, &order), "{of}");
                 let mut mask = vec![0; steps * batch];
                 for [step, sequence] in &active {
                     mask[step * batch + sequence] = 1;

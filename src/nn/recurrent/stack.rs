@@ -75,10 +75,7 @@ impl<K: RecurrentKind> Stack<K> {
         }
         let mut stack = Self {
             kind,
-            shape: DirectionShape {
-                proj: config.proj_size,
-                ..shape
-            },
+            shape: DirectionShape { proj: config.proj_size, ..shape },
             config,
             name: prefix_of(vb),
             directions: Vec::new(),
@@ -90,10 +87,7 @@ impl<K: RecurrentKind> Stack<K> {
                     0 => shape.input,
                     _ => stack.output_size(),
                 };
-                let shape = DirectionShape {
-                    input,
-                    ..stack.shape
-                };
+                let shape = DirectionShape { input, ..stack.shape };
                 let inits = Inits::uniform(shape.hidden, config.bias);
                 let suffix = format!("_l{layer}{suffix}");
                 let direction = Direction::load(shape, suffix, inits, vb)?;
@@ -113,20 +107,14 @@ impl<K: RecurrentKind> Stack<K> {
     ) -> CandleResult<Self> {
         let shape = DirectionShape::new(kind.gates(), input, hidden);
         let direction = Direction::load(shape, suffix, inits, vb)?;
-        let config = RecurrentConfig {
-            batch_first: true,
-            ..Default::default()
-        };
+        let config = RecurrentConfig { batch_first: true, ..Default::default() };
         Ok(Self {
             kind,
             shape,
             config,
             name: prefix_of(vb),
             // candle's callers turn the sequence around themselves.
-            directions: vec![Direction {
-                reverse: false,
-                ..direction
-            }],
+            directions: vec![Direction { reverse: false, ..direction }],
             tap: None,
         })
     }
@@ -148,11 +136,7 @@ impl<K: RecurrentKind> Stack<K> {
     }
 
     pub fn axes(&self) -> Axes {
-        if self.config.batch_first {
-            Axes::BatchFirst
-        } else {
-            Axes::StepsFirst
-        }
+        if self.config.batch_first { Axes::BatchFirst } else { Axes::StepsFirst }
     }
 
     pub fn direction_count(&self) -> usize {
@@ -211,13 +195,7 @@ impl<K: RecurrentKind> Stack<K> {
             let computed = [steps.max(1), batch, width.max(1)];
             sizes::computed("forward", &computed, xs.elem_count())?;
         }
-        Ok(Input {
-            given,
-            axes,
-            lengths,
-            schedule: Schedule::new(steps, batch, lengths)?,
-            steps,
-        })
+        Ok(Input { given, axes, lengths, schedule: Schedule::new(steps, batch, lengths)?, steps })
     }
 
     /// Runs all layers over all steps, and names the layer in an error.
@@ -257,11 +235,7 @@ impl<K: RecurrentKind> Stack<K> {
             return Ok(());
         };
         let own_axes = |tensor: &Tensor| {
-            if input.axes == self.axes() {
-                Ok(tensor.clone())
-            } else {
-                tensor.transpose(0, 1)
-            }
+            if input.axes == self.axes() { Ok(tensor.clone()) } else { tensor.transpose(0, 1) }
         };
         let Given { xs, h, c } = input.given;
         let xs = own_axes(xs)?;
@@ -287,10 +261,7 @@ impl<K: RecurrentKind> Stack<K> {
         };
         let given = Given::from_reported(inputs);
         let given = given.ok_or_else(|| tap::unlike("a sequence and states", inputs))?;
-        let silent = Self {
-            tap: None,
-            ..self.clone()
-        };
+        let silent = Self { tap: None, ..self.clone() };
         let input = silent.input(given, silent.axes(), lengths.as_deref())?;
         Ok(silent.run(&input, false)?.0.ys)
     }

@@ -67,9 +67,5 @@ pub fn as_rows(
 
 /// Checks the shape of a state.
 fn check_state(op: &'static str, state: &Tensor, shape: &[usize]) -> Result<()> {
-    if state.dims() == shape {
-        Ok(())
-    } else {
-        Err(mismatch(op, format!("{shape:?}"), state))
-    }
+    if state.dims() == shape { Ok(()) } else { Err(mismatch(op, format!("{shape:?}"), state)) }
 }

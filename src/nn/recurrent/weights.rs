@@ -48,29 +48,16 @@ impl Inits {
     /// The distributions of PyTorch's weights and biases of recurrent layers.
     pub fn uniform(hidden_size: usize, bias: bool) -> Self {
         let bound = 1. / (hidden_size.max(1) as f64).sqrt();
-        let init = Init::Uniform {
-            lo: -bound,
-            up: bound,
-        };
+        let init = Init::Uniform { lo: -bound, up: bound };
         let of_bias = bias.then_some(init);
-        Self {
-            w_ih: init,
-            w_hh: init,
-            b_ih: of_bias,
-            b_hh: of_bias,
-        }
+        Self { w_ih: init, w_hh: init, b_ih: of_bias, b_hh: of_bias }
     }
 }
 
 impl DirectionShape {
     /// The sizes without a projection.
     pub fn new(gates: Gates, input: usize, hidden: usize) -> Self {
-        Self {
-            gates,
-            input,
-            hidden,
-            proj: 0,
-        }
+        Self { gates, input, hidden, proj: 0 }
     }
 
     /// Size of the hidden state as the next step and layer see it.
@@ -139,9 +126,7 @@ impl Direction {
 
     pub fn weight_infos(&self) -> Vec<WeightInfo> {
         let named = self.named();
-        named
-            .map(|(name, projection)| projection.info(&name))
-            .collect()
+        named.map(|(name, projection)| projection.info(&name)).collect()
     }
 
     pub fn stored(&self) -> impl Iterator<Item = StoredWeight> {

@@ -38,11 +38,7 @@ pub(crate) fn fold<'a>(paths: impl IntoIterator<Item = &'a str>) -> Vec<Folded> 
     }
     let folded = patterns.into_iter().map(|PathPattern { segments, first }| {
         let texts: Vec<_> = segments.iter().map(|s| alternatives(s)).collect();
-        Folded {
-            text: texts.join("."),
-            first,
-            count: segments.iter().map(Vec::len).product(),
-        }
+        Folded { text: texts.join("."), first, count: segments.iter().map(Vec::len).product() }
     });
     folded.collect()
 }

@@ -107,11 +107,7 @@ impl Report {
         let layers = layers.map(|(index, (found, decision))| {
             let swapped = matches!(decision, Decision::Swap { .. });
             let count = |elements| {
-                if swapped {
-                    after.count(index, elements)
-                } else {
-                    0
-                }
+                if swapped { after.count(index, elements) } else { 0 }
             };
             LayerReport {
                 parameters: found.parameters(),
@@ -125,9 +121,7 @@ impl Report {
                     None => found.precision,
                 },
                 outcome: match (decision, quantized.sharing.get(&found.path)) {
-                    (_, Some(lender)) => Outcome::Shared {
-                        with: lender.clone(),
-                    },
+                    (_, Some(lender)) => Outcome::Shared { with: lender.clone() },
                     (Decision::Swap { qconfig, .. }, None) => Outcome::Swapped { to: qconfig },
                     (Decision::Leave(reason), None) => Outcome::Left { reason },
                 },

@@ -118,10 +118,7 @@ impl Report {
         for layer in &self.layers {
             let (path, saturated) = (shown(&layer.path), layer.saturated);
             let mut dtype = HalfType::Float16;
-            if let Outcome::Swapped {
-                to: QConfig::Half(half),
-            } = layer.outcome
-            {
+            if let Outcome::Swapped { to: QConfig::Half(half) } = layer.outcome {
                 dtype = half;
             }
             let [max, least] = dtype.facts().range;
@@ -174,10 +171,7 @@ impl Report {
     /// Opaque fields by type, without the ones that may hold layers.
     fn fmt_opaque(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let hidden: HashSet<_> = self.hidden.iter().map(|field| &field.path).collect();
-        let fields = self
-            .opaque
-            .iter()
-            .filter(|field| !hidden.contains(&field.path));
+        let fields = self.opaque.iter().filter(|field| !hidden.contains(&field.path));
         let what = |type_name: &str| match note(type_name) {
             Some(note) => format!("{type_name} ({note})"),
             None => type_name.to_owned(),

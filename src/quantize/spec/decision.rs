@@ -16,10 +16,7 @@ impl Decision {
 
     /// Whether the layer is quantized, now or before.
     pub(crate) fn is_quantized(&self) -> bool {
-        matches!(
-            self,
-            Self::Swap { .. } | Self::Leave(LeftReason::AlreadyQuantized)
-        )
+        matches!(self, Self::Swap { .. } | Self::Leave(LeftReason::AlreadyQuantized))
     }
 }
 

@@ -222,9 +222,7 @@ enum Brief<'a> {
 
 impl<'a> From<&'a QConfig> for Brief<'a> {
     fn from(qconfig: &'a QConfig) -> Self {
-        qconfig
-            .preset_name()
-            .map_or(Self::Whole(qconfig), Self::Preset)
+        qconfig.preset_name().map_or(Self::Whole(qconfig), Self::Preset)
     }
 }
 

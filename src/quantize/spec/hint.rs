@@ -80,24 +80,18 @@ fn meant(name: &str, survey: &Survey) -> Option<String> {
     }
     let body: Vec<_> = pieces.iter().map(|piece| regex::escape(piece)).collect();
     let body = body.join(".*");
-    let start = if name.starts_with('*') || !name.contains('*') {
-        r"(^|\.)"
-    } else {
-        "^"
-    };
+    let start = if name.starts_with('*') || !name.contains('*') { r"(^|\.)" } else { "^" };
     // Names of layers by preference, or else of their parents.
-    [format!("{start}{body}$"), format!(r"{start}{body}\.")]
-        .into_iter()
-        .find_map(|pattern| {
-            let regex = NameRegex::new(&pattern);
-            let regex = regex.compiled().ok()?;
-            let matches = |l: &&FoundLayer| l.names().any(|name| regex.is_match(name));
-            match survey.layers.iter().filter(matches).count() {
-                0 => None,
-                1 => Some(format!(".regex(r\"{pattern}\", ..) matches 1 layer")),
-                count => Some(format!(".regex(r\"{pattern}\", ..) matches {count} layers")),
-            }
-        })
+    [format!("{start}{body}$"), format!(r"{start}{body}\.")].into_iter().find_map(|pattern| {
+        let regex = NameRegex::new(&pattern);
+        let regex = regex.compiled().ok()?;
+        let matches = |l: &&FoundLayer| l.names().any(|name| regex.is_match(name));
+        match survey.layers.iter().filter(matches).count() {
+            0 => None,
+            1 => Some(format!(".regex(r\"{pattern}\", ..) matches 1 layer")),
+            count => Some(format!(".regex(r\"{pattern}\", ..) matches {count} layers")),
+        }
+    })
 }
 
 /// Whether a name holds all pieces, one after the other.

@@ -69,10 +69,7 @@ impl QConfigSpec {
         ("int8_groups", Self::int8_groups),
         ("int4", Self::int4),
         ("pytorch", Self::pytorch),
-        (
-            "per_channel",
-            || Self::default_kinds(QConfig::per_channel()),
-        ),
+        ("per_channel", || Self::default_kinds(QConfig::per_channel())),
         ("float16", Self::float16),
         ("bfloat16", Self::bfloat16),
         ("onnxruntime", Self::onnxruntime),
@@ -296,10 +293,7 @@ impl QConfigSpec {
     /// anywhere unless it is anchored; `None` keeps them float.
     #[must_use]
     pub fn regex(self, pattern: impl Into<String>, qconfig: impl Into<Option<QConfig>>) -> Self {
-        self.rule(
-            Pattern::Regex(NameRegex::new(&pattern.into())),
-            qconfig.into(),
-        )
+        self.rule(Pattern::Regex(NameRegex::new(&pattern.into())), qconfig.into())
     }
 
     /// Keeps names float, one or several, each with everything below it, or kinds:
@@ -428,17 +422,10 @@ impl QConfigSpec {
         } else if let Some(reason) = layer.loses(qconfig).filter(|_| !exact) {
             Decision::Leave(reason)
         } else if layer.precision.is_none() && parameters < self.min_params && !exact {
-            Decision::Leave(LeftReason::TooSmall {
-                parameters,
-                min_params: self.min_params,
-            })
+            Decision::Leave(LeftReason::TooSmall { parameters, min_params: self.min_params })
         } else {
             let qconfig = qconfig.clone();
-            let refusal = if exact {
-                Refusal::Fails
-            } else {
-                Refusal::LeavesAtLimit
-            };
+            let refusal = if exact { Refusal::Fails } else { Refusal::LeavesAtLimit };
             Decision::Swap { qconfig, refusal }
         }
     }
@@ -469,11 +456,7 @@ impl fmt::Display for QConfigSpec {
             }
         }
         if self.min_params > 0 {
-            writeln!(
-                f,
-                "fewer than {} weight elements: keep float",
-                self.min_params
-            )?;
+            writeln!(f, "fewer than {} weight elements: keep float", self.min_params)?;
         }
         Ok(())
     }

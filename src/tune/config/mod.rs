@@ -112,10 +112,7 @@ impl TuningConfig {
     #[must_use]
     pub fn history(mut self, path: impl Into<PathBuf>) -> Self {
         let path = path.into();
-        self.history = Some(HistoryFile {
-            path,
-            resume: false,
-        });
+        self.history = Some(HistoryFile { path, resume: false });
         self
     }
 

@@ -111,10 +111,7 @@ impl Options {
             Some(node) => Tensor::read(config, node),
             None => Ok(Tensor::default()),
         };
-        Ok(Self {
-            weight: tensor("weight")?,
-            activation: tensor("activation")?,
-        })
+        Ok(Self { weight: tensor("weight")?, activation: tensor("activation")? })
     }
 
     /// `None` keeps float. An activation is u8 or float, or bfloat16 as its weight is, and an
@@ -137,11 +134,8 @@ impl Options {
         };
         let symmetric = weight.symmetric.unwrap_or(dtype == QDType::QInt8);
         let per_channel = weight.per_channel.unwrap_or(true);
-        let observer = if per_channel {
-            ObserverKind::PerChannelMinMax
-        } else {
-            ObserverKind::MinMax
-        };
+        let observer =
+            if per_channel { ObserverKind::PerChannelMinMax } else { ObserverKind::MinMax };
         let qscheme = QScheme::integer(per_channel, symmetric);
         let granularity = match self.activation.per_channel {
             Some(false) => Granularity::PerTensor,
@@ -172,13 +166,10 @@ impl Tensor {
         let read = Self {
             dtype: map.read("dtype", |n| first(n, |w| lookup("dtype", w, dtypes)))?,
             symmetric: map.read("scheme", |n| first(n, |w| lookup("scheme", w, schemes)))?,
-            per_channel: map.read("granularity", |n| {
-                first(n, |w| lookup("granularity", w, granularities))
-            })?,
+            per_channel: map
+                .read("granularity", |n| first(n, |w| lookup("granularity", w, granularities)))?,
         };
-        map.read("algorithm", |n| {
-            first(n, |w| lookup("algorithm", w, algorithms))
-        })?;
+        map.read("algorithm", |n| first(n, |w| lookup("algorithm", w, algorithms)))?;
         config.ignore(&map, "algorithm", "a range is that of the values, minmax");
         config.ignore(&map, "bit", "codes have 8 bits");
         Ok(read)

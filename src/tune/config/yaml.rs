@@ -11,12 +11,8 @@ use crate::tune::strategy::Strategy;
 use crate::words::{lookup, suggestion};
 
 const DYNAMIC: &str = "post_training_dynamic_quant";
-const APPROACHES: [&str; 4] = [
-    DYNAMIC,
-    "post_training_static_quant",
-    "post_training_auto_quant",
-    "quant_aware_training",
-];
+const APPROACHES: [&str; 4] =
+    [DYNAMIC, "post_training_static_quant", "post_training_auto_quant", "quant_aware_training"];
 const FRAMEWORKS: [&str; 11] = [
     "tensorflow",
     "tensorflow_itex",
@@ -162,15 +158,12 @@ impl TuningConfig {
         let reason = "of two models that pass, the one of fewer bytes is better";
         self.ignore(&map, "objective, multi_objectives", reason);
         map.read("exit_policy", |node| self.read_exit_policy(node))?;
-        map.read("random_seed", |n| {
-            n.integer("a whole number", |_: &i64| true)
-        })?;
+        map.read("random_seed", |n| n.integer("a whole number", |_: &i64| true))?;
         let reason = "no strategy draws random numbers, so every search can be repeated";
         self.ignore(&map, "random_seed", reason);
         let reason = "`inspect` shows what quantization does to each layer";
         self.ignore(&map, "tensorboard, diagnosis", reason);
-        map.read("workspace", |node| self.read_workspace(node))
-            .map(drop)
+        map.read("workspace", |node| self.read_workspace(node)).map(drop)
     }
 
     fn read_strategy(&mut self, node: &Node) -> Result<()> {
@@ -257,14 +250,12 @@ impl TuningConfig {
 fn check_approach(node: &Node) -> Result<()> {
     match node.text("an approach")? {
         DYNAMIC => Ok(()),
-        other if APPROACHES.contains(&other) => Err(node.fault(format!(
-            "approach `{other}` is not offered: expected `{DYNAMIC}`"
-        ))),
+        other if APPROACHES.contains(&other) => {
+            Err(node.fault(format!("approach `{other}` is not offered: expected `{DYNAMIC}`")))
+        }
         other => {
             let hint = did_you_mean(suggestion(other, APPROACHES));
-            Err(node.fault(format!(
-                "unknown approach {other:?}: expected `{DYNAMIC}`{hint}"
-            )))
+            Err(node.fault(format!("unknown approach {other:?}: expected `{DYNAMIC}`{hint}")))
         }
     }
 }

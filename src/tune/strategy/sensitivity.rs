@@ -21,11 +21,7 @@ pub(super) fn run(units: &Units, ranking: &[usize], trials: &mut dyn Trials) -> 
         let (mut fails, mut passes) = (0, all);
         while passes - fails > 1 {
             let middle = fails.midpoint(passes);
-            if trials.probe(&fallen(middle))?.passed {
-                passes = middle
-            } else {
-                fails = middle
-            }
+            if trials.probe(&fallen(middle))?.passed { passes = middle } else { fails = middle }
         }
         // That all together suffice was assumed.
         if passes < all || trials.probe(&fallen(all))?.passed {

@@ -74,9 +74,7 @@ impl QTable {
             elements: TableElements::Codes(Coded {
                 dtype: raw.dtype,
                 qscheme: raw.qscheme,
-                codes: (raw.codes.into_iter())
-                    .map(|code| code.cast_unsigned() ^ 128)
-                    .collect(),
+                codes: (raw.codes.into_iter()).map(|code| code.cast_unsigned() ^ 128).collect(),
                 scales: raw.scales,
                 zero_points: raw.zero_points,
             }),

@@ -76,11 +76,7 @@ impl QWeight {
         let scales: Vec<_> = channels().map(|i| raw.scales[i]).collect();
         let zero_points: Vec<_> = channels().map(|i| zeros[i] - raw.dtype.offset()).collect();
         check_sums(&raw.codes, k, &zero_points)?;
-        let int8 = Int8 {
-            codes: &raw.codes,
-            scales: &scales,
-            zero_points: &zero_points,
-        };
+        let int8 = Int8 { codes: &raw.codes, scales: &scales, zero_points: &zero_points };
         let packed = kernels::pack_codes(isa, k, gates, int8, &bias, activation.into());
         let format = Numbers::Codes((&raw).into()).multiplied(activation);
         Ok(Self::new(packed, format, OutOfRange::default()))
@@ -89,10 +85,8 @@ impl QWeight {
     /// This weight with another bias, `[out_features]`.
     pub(crate) fn with_bias(&self, bias: &Tensor) -> Result<Self> {
         let bias = finite_bias("bias", Some(bias), self.packed.n())?;
-        let out_of_range = OutOfRange {
-            saturated: self.format.saturated,
-            underflowed: self.underflowed,
-        };
+        let out_of_range =
+            OutOfRange { saturated: self.format.saturated, underflowed: self.underflowed };
         let packed = self.packed.with_bias(&bias);
         Ok(Self::new(packed, self.format, out_of_range))
     }
@@ -111,11 +105,7 @@ impl QWeight {
             return Err(Error::from(Fault::NonFiniteWeight { index, value }));
         }
         let zero_points: Vec<_> = (0..n).map(|i| self.packed.zero_point(i)).collect();
-        let int8 = Int8 {
-            codes: &self.packed.codes(),
-            scales,
-            zero_points: &zero_points,
-        };
+        let int8 = Int8 { codes: &self.packed.codes(), scales, zero_points: &zero_points };
         let activation = self.format.dynamic().unwrap_or_default().into();
         let (isa, bias) = (kernels::active()?, finite_bias("bias", bias, n)?);
         let packed = kernels::pack_codes(isa, k, gates, int8, &bias, activation);
@@ -135,12 +125,7 @@ impl QWeight {
         let isa = kernels::active()?;
         let [n, k] = check_shape("weight", gates, shape)?;
         let bias = finite_bias("bias", bias, n)?;
-        let rhs = InBlocks {
-            format: groups.blocks()?,
-            codes,
-            scales,
-            factors,
-        };
+        let rhs = InBlocks { format: groups.blocks()?, codes, scales, factors };
         let packed = kernels::pack_block_codes(isa, k, gates, rhs, &bias);
         let format = Numbers::Groups(groups).multiplied(DynamicConfig::default());
         Ok(Self::new(packed, format, OutOfRange::default()))

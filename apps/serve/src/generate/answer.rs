@@ -143,11 +143,7 @@ impl Answer {
                 }
             }
         }
-        if is_open {
-            Poll::Pending
-        } else {
-            Poll::Ready(None)
-        }
+        if is_open { Poll::Pending } else { Poll::Ready(None) }
     }
 
     /// The next piece of any text; `None` when all have ended.

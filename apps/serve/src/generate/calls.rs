@@ -72,10 +72,7 @@ fn behind_names(text: &str) -> Option<Vec<Written>> {
         let (name, behind) = rest.split_once(ARGUMENTS)?;
         let mut values = serde_json::Deserializer::from_str(behind).into_iter();
         let arguments: Box<RawValue> = values.next()?.ok()?;
-        calls.push(Written {
-            name: name.trim().to_owned(),
-            arguments,
-        });
+        calls.push(Written { name: name.trim().to_owned(), arguments });
         rest = behind[values.byte_offset()..].trim_start();
         if rest.is_empty() {
             return Some(calls);
@@ -142,11 +139,7 @@ impl Calls {
         let is_whole = functions.marks()[0].is_empty();
         Self {
             functions,
-            state: if is_whole {
-                State::Begin
-            } else {
-                State::Outside
-            },
+            state: if is_whole { State::Begin } else { State::Outside },
             held: String::new(),
             body: String::new(),
             space: String::new(),
@@ -179,11 +172,7 @@ impl Calls {
                     if begun.is_empty() && !is_end {
                         break;
                     }
-                    self.state = if begun.starts_with('{') {
-                        State::Inside
-                    } else {
-                        State::Text
-                    };
+                    self.state = if begun.starts_with('{') { State::Inside } else { State::Text };
                 }
                 State::Outside => {
                     let (before, space) = take_before(&mut held, begin, is_end);
@@ -206,11 +195,7 @@ impl Calls {
                     if closed.is_none() && !is_end {
                         break;
                     }
-                    self.state = if closed.is_some() {
-                        State::Outside
-                    } else {
-                        State::Text
-                    };
+                    self.state = if closed.is_some() { State::Outside } else { State::Text };
                     self.end(closed, &mut out, &mut calls);
                 }
                 State::Text => {
@@ -258,11 +243,7 @@ impl Calls {
 
     /// Adds text to `out`, without the space behind a call.
     fn say(&mut self, text: &str, out: &mut String) {
-        let text = if self.is_behind {
-            text.trim_start()
-        } else {
-            text
-        };
+        let text = if self.is_behind { text.trim_start() } else { text };
         if text.is_empty() {
             return;
         }
@@ -302,14 +283,8 @@ mod tests {
             calls.extend(found);
         }
         assert_eq!(separate.count(), calls.len());
-        assert!(
-            (0..)
-                .zip(&calls)
-                .all(|(index, call)| call.index == index && call.id.len() == 9)
-        );
-        let calls = calls
-            .iter()
-            .map(|call| format!("{}{}", call.name, call.arguments));
+        assert!((0..).zip(&calls).all(|(index, call)| call.index == index && call.id.len() == 9));
+        let calls = calls.iter().map(|call| format!("{}{}", call.name, call.arguments));
         (all, calls.collect::<Vec<_>>().join(" "))
     }
 
@@ -319,9 +294,7 @@ mod tests {
 {"name": "f", "arguments": {"a": "<tool_call>", "b": 1e400}}
 </tool_call>"#;
         const OF_F: &str = r#"f{"a": "<tool_call>", "b": 1e400}"#;
-        let g = F
-            .replace("\"f\"", "\"g\"")
-            .replace("{\"a\": \"<tool_call>\", \"b\": 1e400}", "{}");
+        let g = F.replace("\"f\"", "\"g\"").replace("{\"a\": \"<tool_call>\", \"b\": 1e400}", "{}");
         let list = r#"[{"name": "f", "arguments": {"a": [1]}, "id": "x"}, {"name": "g", "arguments": {}}]"#;
         let object = r#"{"type": "function", "name": "g", "parameters": {"a": {"}": "]"}}}"#;
         let both = format!("{OF_F} g{{}}");
@@ -336,83 +309,44 @@ mod tests {
         for (format, text, expected) in [
             (Hermes, F.to_owned(), ["", OF_F]),
             (Hermes, format!("\n{F}\n{g}\n"), ["", &both]),
-            (
-                Hermes,
-                format!(" a <b>\n\n{F}\n {g} c"),
-                [" a <b>\n\nc", &both],
-            ),
+            (Hermes, format!(" a <b>\n\n{F}\n {g} c"), [" a <b>\n\nc", &both]),
             (Hermes, format!("{F}\nc\n{g}"), ["c", &both]),
-            (
-                Hermes,
-                format!("<tool_call>{list}</tool_call>"),
-                ["", of_list],
-            ),
+            (Hermes, format!("<tool_call>{list}</tool_call>"), ["", of_list]),
             // Nothing but calls of known functions with an object are calls.
-            (
-                Hermes,
-                F.replace("\"f\"", "\"h\""),
-                [&F.replace("\"f\"", "\"h\""), ""],
-            ),
+            (Hermes, F.replace("\"f\"", "\"h\""), [&F.replace("\"f\"", "\"h\""), ""]),
             (Hermes, F.replace('}', ""), [&F.replace('}', ""), ""]),
             (
                 Hermes,
                 "a\n<tool_call>\n</tool_call>\nb".into(),
                 ["a\n<tool_call>\n</tool_call>\nb", ""],
             ),
-            (
-                Hermes,
-                "<tool_call>[]</tool_call>".into(),
-                ["<tool_call>[]</tool_call>", ""],
-            ),
-            (
-                Hermes,
-                format!("{F}\n<tool_call> x"),
-                ["<tool_call> x", OF_F],
-            ),
+            (Hermes, "<tool_call>[]</tool_call>".into(), ["<tool_call>[]</tool_call>", ""]),
+            (Hermes, format!("{F}\n<tool_call> x"), ["<tool_call> x", OF_F]),
             (
                 Hermes,
                 r#"<tool_call>{"name": "f", "arguments": "{}"}</tool_call>"#.into(),
-                [
-                    r#"<tool_call>{"name": "f", "arguments": "{}"}</tool_call>"#,
-                    "",
-                ],
+                [r#"<tool_call>{"name": "f", "arguments": "{}"}</tool_call>"#, ""],
             ),
             // A text that was cut.
-            (
-                Hermes,
-                F.trim_end_matches("</tool_call>").into(),
-                ["", OF_F],
-            ),
+            (Hermes, F.trim_end_matches("</tool_call>").into(), ["", OF_F]),
             (Hermes, F[..40].into(), [&F[..40], ""]),
             (Hermes, "a \n <tool_ca".into(), ["a \n <tool_ca", ""]),
             (Hermes, " \n".into(), [" \n", ""]),
             (Mistral, format!("[TOOL_CALLS] {list}"), ["", of_list]),
             (Mistral, format!("A\n[TOOL_CALLS]{list}\n"), ["A", of_list]),
-            (
-                Mistral,
-                format!("[TOOL_CALLS]{list} B"),
-                [&format!("[TOOL_CALLS]{list} B"), ""],
-            ),
+            (Mistral, format!("[TOOL_CALLS]{list} B"), [&format!("[TOOL_CALLS]{list} B"), ""]),
             (
                 Mistral,
                 format!("[TOOL_CALLS]{}", &list[..70]),
                 [&format!("[TOOL_CALLS]{}", &list[..70]), ""],
             ),
-            (
-                MistralArguments,
-                format!("A [TOOL_CALLS]{named}\n"),
-                ["A", of_named],
-            ),
+            (MistralArguments, format!("A [TOOL_CALLS]{named}\n"), ["A", of_named]),
             (
                 MistralArguments,
                 format!("[TOOL_CALLS]{named} B"),
                 [&format!("[TOOL_CALLS]{named} B"), ""],
             ),
-            (
-                MistralArguments,
-                format!("[TOOL_CALLS]{list}"),
-                [&format!("[TOOL_CALLS]{list}"), ""],
-            ),
+            (MistralArguments, format!("[TOOL_CALLS]{list}"), [&format!("[TOOL_CALLS]{list}"), ""]),
             (Xml, format!("A\n{XML}\n"), ["A", OF_XML]),
             (
                 Xml,
@@ -421,29 +355,18 @@ mod tests {
                     "[\"None\", 1e400]\n</parameter>\n<parameter=c>",
                 )
                 .replace("c>\n7", "c>\nTrue"),
-                [
-                    "",
-                    r#"g{"a": "7\n\n</parameter>.", "b": ["None", 1e400], "c": true}"#,
-                ],
+                ["", r#"g{"a": "7\n\n</parameter>.", "b": ["None", 1e400], "c": true}"#],
             ),
             (
                 Xml,
                 "<tool_call><function=g></function><function=f></function></tool_call>".into(),
                 ["", "g{} f{}"],
             ),
-            (
-                Xml,
-                XML.replace("=f>", "=h>"),
-                [&XML.replace("=f>", "=h>"), ""],
-            ),
+            (Xml, XML.replace("=f>", "=h>"), [&XML.replace("=f>", "=h>"), ""]),
             (Xml, F.to_owned(), [F, ""]),
             (Xml, XML[..60].into(), [&XML[..60], ""]),
             (Llama, format!(" {object}\n"), ["", r#"g{"a": {"}": "]"}}"#]),
-            (
-                Llama,
-                format!("It is {object}"),
-                [&format!("It is {object}"), ""],
-            ),
+            (Llama, format!("It is {object}"), [&format!("It is {object}"), ""]),
             (Llama, format!(" {object}."), [&format!(" {object}."), ""]),
             (Llama, " {\"name\": 1}".into(), [" {\"name\": 1}", ""]),
             (Llama, String::new(), ["", ""]),

@@ -155,9 +155,7 @@ impl Engine {
         });
         let mut finished: Vec<_> = finished.collect();
         // Sampling from a large vocabulary takes about as long as a layer.
-        let counts = finished
-            .par_iter_mut()
-            .map(|(text, scores)| text.write(scores, &self.ends));
+        let counts = finished.par_iter_mut().map(|(text, scores)| text.write(scores, &self.ends));
         let add = |a: [usize; 3], b: [usize; 3]| [a[0] + b[0], a[1] + b[1], a[2] + b[2]];
         let counts = counts.reduce(|| [0; 3], add);
         let generation = &self.metrics.generation;
@@ -265,14 +263,11 @@ fn try_read(model: &Model, chosen: &mut [Chosen<'_>]) -> anyhow::Result<Vec<f32>
     let tensor = |tokens: &[u32]| Tensor::new(tokens, &Device::Cpu)?.unsqueeze(0);
     let tensors = chosen.iter().map(|(_, tokens)| tensor(tokens));
     let tensors: Vec<Tensor> = tensors.collect::<candle_core::Result<_>>()?;
-    let parts = tensors
-        .iter()
-        .zip(chosen)
-        .map(|(tensor, (sequence, tokens))| Part {
-            tokens: tensor,
-            scores: sequence.scores_after(tokens.len()),
-            cache: &mut sequence.cache,
-        });
+    let parts = tensors.iter().zip(chosen).map(|(tensor, (sequence, tokens))| Part {
+        tokens: tensor,
+        scores: sequence.scores_after(tokens.len()),
+        cache: &mut sequence.cache,
+    });
     model.step(&mut parts.collect::<Vec<_>>())
 }
 
@@ -313,19 +308,13 @@ mod tests {
     fn a_cache_takes_no_more_memory_than_its_pages() {
         const ASSETS: &str = "../../assets/decoder";
         for attention in [Precision::Float32, Precision::BFloat16, Precision::Int8] {
-            let model = Opened::open(ASSETS.as_ref(), None, None, Some(attention))
-                .unwrap()
-                .model;
+            let model = Opened::open(ASSETS.as_ref(), None, None, Some(attention)).unwrap().model;
             for positions in [1_usize, 63, 64, 65, 127, 128, 129, 192, 256, 257, 640, 1000] {
                 let most = positions.div_ceil(PAGE) * model.page_bytes();
                 let mut cache = model.cache_for(positions);
                 for count in [positions - positions / 2, positions / 2] {
                     let tokens = Tensor::zeros((1, count), DType::U32, &Device::Cpu).unwrap();
-                    let part = Part {
-                        tokens: &tokens,
-                        scores: Scores::None,
-                        cache: &mut cache,
-                    };
+                    let part = Part { tokens: &tokens, scores: Scores::None, cache: &mut cache };
                     if count > 0 {
                         model.step(&mut [part]).unwrap();
                     }
@@ -340,9 +329,7 @@ mod tests {
     #[test]
     fn a_text_that_fails_ends_no_other() {
         const ASSETS: &str = "../../assets/decoder";
-        let model = Opened::open(ASSETS.as_ref(), None, None, None)
-            .unwrap()
-            .model;
+        let model = Opened::open(ASSETS.as_ref(), None, None, None).unwrap().model;
         let sequence = |prompt: [u32; 3]| {
             let job = GenerationJob {
                 prompt: prompt.to_vec(),
@@ -358,9 +345,7 @@ mod tests {
             Sequence::new(job, model.cache_for(8), None, 0, Vec::new())
         };
         let read_all = |sequences: &mut [Sequence]| {
-            let all = sequences
-                .iter_mut()
-                .map(|text| (text.unread(8, 0, None), text));
+            let all = sequences.iter_mut().map(|text| (text.unread(8, 0, None), text));
             let mut all: Vec<Chosen<'_>> = all.map(|(tokens, text)| (text, tokens)).collect();
             read(&model, &mut all)
         };

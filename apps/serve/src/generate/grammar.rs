@@ -60,12 +60,7 @@ pub struct Grammar {
 impl Grammars {
     /// Grammars of texts of `vocabulary` tokens, which `ends` end.
     pub fn new(texts: Arc<Texts>, vocabulary: usize, ends: Vec<u32>) -> Self {
-        Self {
-            texts,
-            vocabulary,
-            ends,
-            factory: OnceLock::new(),
-        }
+        Self { texts, vocabulary, ends, factory: OnceLock::new() }
     }
 
     /// The grammar of texts of a form.
@@ -108,11 +103,7 @@ impl Grammars {
         let mark = |mark: &str| self.token(mark).unwrap_or_else(|| literal(mark));
         let [begin, end] = marks.map(mark);
         let several = |between: &str| {
-            if functions.is_single {
-                "call".to_owned()
-            } else {
-                format!("call ({between} call)*")
-            }
+            if functions.is_single { "call".to_owned() } else { format!("call ({between} call)*") }
         };
         let body = match functions.format {
             ToolFormat::Hermes | ToolFormat::Xml => format!("\"\\n\" call \"\\n\" {end}"),
@@ -133,11 +124,7 @@ impl Grammars {
                 ToolFormat::Xml => return xml::rule(name, &schema),
                 ToolFormat::MistralArguments => {
                     let schema = in_one_line(schema);
-                    return Ok(format!(
-                        "{} {} %json {schema}",
-                        literal(name),
-                        mark(ARGUMENTS)
-                    ));
+                    return Ok(format!("{} {} %json {schema}", literal(name), mark(ARGUMENTS)));
                 }
                 ToolFormat::Llama => "parameters",
                 ToolFormat::Hermes | ToolFormat::Mistral => "arguments",
@@ -163,10 +150,7 @@ impl Grammars {
             fault.unwrap_or(line).to_owned()
         };
         let grammar = compiled.map_err(fault)?;
-        Ok(Grammar {
-            has_text,
-            ..grammar
-        })
+        Ok(Grammar { has_text, ..grammar })
     }
 
     /// The rules `text`, any text without a mark, and `before`, such a text and the mark.
@@ -174,11 +158,8 @@ impl Grammars {
         // Regular expressions match no special token.
         let special = reasoning::MARKS.iter().filter_map(|mark| self.token(mark));
         let special = special.collect::<Vec<_>>().join(" | ");
-        let parts = if special.is_empty() {
-            String::new()
-        } else {
-            format!("(PLAIN ({special}))* ")
-        };
+        let parts =
+            if special.is_empty() { String::new() } else { format!("(PLAIN ({special}))* ") };
         let (plain, before) = match self.token(mark) {
             Some(token) => ("/(?s:.*)/".to_owned(), format!("before: text {token}")),
             None => {
@@ -208,10 +189,7 @@ impl Grammars {
         // The first tokens show whether the grammar has an end, and whether it is too large.
         let first = grammar.deep_clone().compute_mask();
         first.map_err(|error| format!("{error:#}"))?;
-        Ok(Grammar {
-            matcher: grammar,
-            has_text: false,
-        })
+        Ok(Grammar { matcher: grammar, has_text: false })
     }
 
     fn factory(&self) -> Result<ParserFactory> {
@@ -219,10 +197,7 @@ impl Grammars {
         let tokenizer = tokenizer.map_err(|error| anyhow::anyhow!("{error}"))?;
         let mut tokens = token_bytes_from_tokenizer_json(&serde_json::from_str(&tokenizer)?)?;
         tokens.resize(self.vocabulary, Vec::new());
-        let end = *self
-            .ends
-            .first()
-            .context("expected a token that ends a text")?;
+        let end = *self.ends.first().context("expected a token that ends a text")?;
         let info = TokRxInfo::new(self.vocabulary as u32, end);
         let trie = TokTrie::from(&info, &tokens).with_eos_tokens(&self.ends);
         let tokens: TokEnv = Arc::new(ApproximateTokEnv::new(trie));
@@ -238,10 +213,7 @@ impl Grammars {
 
 impl Clone for Grammar {
     fn clone(&self) -> Self {
-        Self {
-            matcher: self.matcher.deep_clone(),
-            ..*self
-        }
+        Self { matcher: self.matcher.deep_clone(), ..*self }
     }
 }
 
@@ -331,12 +303,7 @@ mod tests {
             (Llama, of_llama(&wrong[0]), [false; 2]),
             (Llama, "{\"name\": 1}".to_owned(), [false; 2]),
         ];
-        for text in [
-            "",
-            "And it came.\n\n",
-            "{ <tool [1] <tool_calls",
-            "<think>\na</think>b",
-        ] {
+        for text in ["", "And it came.\n\n", "{ <tool [1] <tool_calls", "<think>\na</think>b"] {
             let (one, two) = (format!("{text}{}", hermes(RIGHT)), hermes(ANY));
             cases.extend([
                 (Hermes, text.to_owned(), [true; 2]),
@@ -344,16 +311,11 @@ mod tests {
                 (Hermes, format!("{one}\n{two} text"), [false, true]),
                 (Mistral, text.to_owned(), [true; 2]),
                 (Mistral, format!("{text}[TOOL_CALLS] [{RIGHT}]"), [true; 2]),
-                (
-                    Mistral,
-                    format!("{text}[TOOL_CALLS][{RIGHT}, {ANY}]"),
-                    [false, true],
-                ),
+                (Mistral, format!("{text}[TOOL_CALLS][{RIGHT}, {ANY}]"), [false, true]),
             ]);
             let named = |call: &str| {
                 let call = call.replace("{\"name\": \"", "[TOOL_CALLS]");
-                call.replace("\", \"arguments\": ", "[ARGS]")
-                    .replace("}}", "}")
+                call.replace("\", \"arguments\": ", "[ARGS]").replace("}}", "}")
             };
             let of_f = |a: &str| {
                 let a = format!("<parameter=a>\n{a}\n</parameter>\n");
@@ -362,16 +324,8 @@ mod tests {
             let of_g = "<tool_call>\n<function=g>\n<parameter=b>\n</parameter>\n</parameter>\n</function>\n</tool_call>";
             cases.extend([
                 (MistralArguments, text.to_owned(), [true; 2]),
-                (
-                    MistralArguments,
-                    format!("{text}{}", named(RIGHT)),
-                    [true; 2],
-                ),
-                (
-                    MistralArguments,
-                    format!("{text}{}{}", named(RIGHT), named(ANY)),
-                    [false, true],
-                ),
+                (MistralArguments, format!("{text}{}", named(RIGHT)), [true; 2]),
+                (MistralArguments, format!("{text}{}{}", named(RIGHT), named(ANY)), [false, true]),
                 (Xml, text.to_owned(), [true; 2]),
                 (Xml, of_f("7"), [true; 2]),
                 (Xml, of_f("x"), [false; 2]),
@@ -380,11 +334,7 @@ mod tests {
             ]);
             for wrong in &wrong {
                 if wrong.contains("}}") {
-                    cases.push((
-                        MistralArguments,
-                        format!("{text}{}", named(wrong)),
-                        [false; 2],
-                    ));
+                    cases.push((MistralArguments, format!("{text}{}", named(wrong)), [false; 2]));
                 }
                 cases.push((Hermes, format!("{text}{}", hermes(wrong)), [false; 2]));
                 cases.push((Mistral, format!("{text}[TOOL_CALLS] [{wrong}]"), [false; 2]));

@@ -149,11 +149,7 @@ impl Visitor for Precisions {
 /// The last component of the path, for a file without its extension.
 fn name_of(path: &Path) -> String {
     let absolute = path.canonicalize().unwrap_or_else(|_| path.to_owned());
-    let name = if path.is_file() {
-        absolute.file_stem()
-    } else {
-        absolute.file_name()
-    };
+    let name = if path.is_file() { absolute.file_stem() } else { absolute.file_name() };
     let name = name.unwrap_or(absolute.as_os_str());
     name.to_string_lossy().into_owned()
 }
@@ -222,11 +218,7 @@ impl Model {
 
     /// Reads the parts; returns the requested scores, [`vocabulary`](Self::vocabulary) for each.
     pub fn step(&self, parts: &mut [Part<'_>]) -> Result<Vec<f32>> {
-        let size = if self.one_by_one {
-            1
-        } else {
-            parts.len().max(1)
-        };
+        let size = if self.one_by_one { 1 } else { parts.len().max(1) };
         let each = parts.chunks_mut(size).map(|parts| {
             let scores = self.decoder.step(parts)?;
             Ok(scores.flatten_all()?.to_vec1::<f32>()?)

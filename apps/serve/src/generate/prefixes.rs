@@ -68,12 +68,7 @@ pub struct Prefixes<C> {
 impl<C: Clone + 'static> Prefixes<C> {
     /// No ended text, and `places` for pages.
     pub fn new(shares: bool, places: Places) -> Self {
-        Self {
-            shares,
-            places,
-            entries: Vec::new(),
-            pages: 0,
-        }
+        Self { shares, places, entries: Vec::new(), pages: 0 }
     }
 
     /// The number of pages that all texts hold, and of those that ended ones hold.
@@ -122,11 +117,7 @@ impl<C: Clone + 'static> Prefixes<C> {
         self.free(missing);
         let mut permit = self.places.take(missing)?;
         held.extend((0..missing).filter_map(|_| permit.split(1)).map(Arc::new));
-        Some(Start {
-            cache,
-            length,
-            pages: held,
-        })
+        Some(Start { cache, length, pages: held })
     }
 
     /// The longest prefix, among equal ones that which was used last; `None` if it has no page.
@@ -163,8 +154,7 @@ impl<C: Clone + 'static> Prefixes<C> {
         if self.places.free() >= count {
             return;
         }
-        self.entries
-            .sort_by_key(|entry| std::cmp::Reverse(entry.used));
+        self.entries.sort_by_key(|entry| std::cmp::Reverse(entry.used));
         while self.places.free() < count && self.entries.pop().is_some() {}
         self.pages = self.holders().len();
     }
@@ -181,11 +171,7 @@ impl<C: Clone + 'static> Prefixes<C> {
 
 impl<C> Entry<C> {
     fn donor(&self) -> Donor<'_, C> {
-        Donor {
-            tokens: &self.tokens,
-            cache: &self.cache,
-            pages: &self.pages,
-        }
+        Donor { tokens: &self.tokens, cache: &self.cache, pages: &self.pages }
     }
 }
 

@@ -34,10 +34,7 @@ impl Reasoning {
     /// A text after a prompt whose end is `prompt`, which may have opened the reasoning.
     pub fn after(prompt: &str) -> Self {
         let is_open = prompt.trim_end().ends_with(BEGIN);
-        Self {
-            state: if is_open { State::Opened } else { State::Begin },
-            held: String::new(),
-        }
+        Self { state: if is_open { State::Opened } else { State::Begin }, held: String::new() }
     }
 
     /// Adds text; returns what is certain of the reasoning and of the answer. The marks and the
@@ -110,35 +107,19 @@ mod tests {
     #[test]
     fn reasoning_is_apart_however_the_text_arrives() {
         for (prompt, text, expected) in [
-            (
-                "",
-                "plain <think>text</think>",
-                ["", "plain <think>text</think>"],
-            ),
-            (
-                "",
-                "<think>\na é\n\nb\n</think>\n\nThe answer.",
-                ["a é\n\nb", "The answer."],
-            ),
+            ("", "plain <think>text</think>", ["", "plain <think>text</think>"]),
+            ("", "<think>\na é\n\nb\n</think>\n\nThe answer.", ["a é\n\nb", "The answer."]),
             ("", "\n<think>only", ["only", ""]),
             ("", "<thin", ["", "<thin"]),
             ("", " <thinking", ["", " <thinking"]),
-            (
-                "x <think>\n",
-                "a < b </thin </think>c</think>",
-                ["a < b </thin", "c</think>"],
-            ),
+            ("x <think>\n", "a < b </thin </think>c</think>", ["a < b </thin", "c</think>"]),
             ("<think>\n\n</think>\n\n", "The answer", ["", "The answer"]),
             ("<think>", "</think>\n1", ["", "1"]),
             ("<think>", "never ends \n </th", ["never ends \n </th", ""]),
             ("", "", ["", ""]),
         ] {
             for size in [1, 2, 3, 7, 100] {
-                assert_eq!(
-                    parts(prompt, text, size),
-                    expected,
-                    "{prompt:?} {text:?} {size}"
-                );
+                assert_eq!(parts(prompt, text, size), expected, "{prompt:?} {text:?} {size}");
             }
         }
     }

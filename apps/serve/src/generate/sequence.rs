@@ -131,12 +131,7 @@ impl Sequence {
         self.tokens.truncate(length);
         self.cache.truncate(length);
         self.pages.truncate(length / PAGE);
-        let entry = Entry {
-            tokens: self.tokens,
-            cache: self.cache,
-            pages: self.pages,
-            used,
-        };
+        let entry = Entry { tokens: self.tokens, cache: self.cache, pages: self.pages, used };
         (!self.is_failed).then_some(entry)
     }
 
@@ -197,11 +192,7 @@ impl Sequence {
             // The token behind a piece is known.
             _ => (1, &self.tokens[self.prompt.min(read)..read]),
         };
-        let draws = Draws {
-            sampling: &self.job.sampling,
-            random: self.job.random.clone(),
-            ends,
-        };
+        let draws = Draws { sampling: &self.job.sampling, random: self.job.random.clone(), ends };
         let text = [&self.tokens[..self.prompt.min(read)], written];
         let guess = || model.guess(cache, text, count, draws);
         let error = match catch_unwind(AssertUnwindSafe(guess)) {

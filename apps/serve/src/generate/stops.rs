@@ -27,10 +27,7 @@ impl StopStrings {
 
 impl StopString {
     fn new(string: String) -> Self {
-        let mut stop = Self {
-            bytes: string.into_bytes(),
-            borders: vec![0],
-        };
+        let mut stop = Self { bytes: string.into_bytes(), borders: vec![0] };
         for end in 1..stop.bytes.len() {
             let border = stop.next(stop.borders[end - 1].into(), stop.bytes[end]);
             stop.borders.push(border as u16);
@@ -59,11 +56,7 @@ pub struct Stops {
 impl Stops {
     /// A search from the start of a text.
     pub fn new(strings: Arc<StopStrings>) -> Self {
-        Self {
-            begun: vec![0; strings.0.len()],
-            strings,
-            held: String::new(),
-        }
+        Self { begun: vec![0; strings.0.len()], strings, held: String::new() }
     }
 
     /// Adds text; returns the certain text, and whether the text ends.
@@ -113,14 +106,8 @@ mod tests {
     #[test]
     fn text_is_held_back_only_while_it_may_be_a_stop_string() {
         let mut search = stops(&["\n\n", "END", "ENé"]);
-        let steps = [
-            ("a E", "a "),
-            ("N", ""),
-            ("C\n", "ENC"),
-            ("b", "\nb"),
-            ("EEN", "E"),
-            ("EN", "EN"),
-        ];
+        let steps =
+            [("a E", "a "), ("N", ""), ("C\n", "ENC"), ("b", "\nb"), ("EEN", "E"), ("EN", "EN")];
         for (text, certain) in steps {
             assert_eq!(search.push(text), (certain.to_owned(), false), "{text:?}");
         }
@@ -139,10 +126,8 @@ mod tests {
             (0..length).map(letter).collect()
         };
         for random in (0..4000).map(|case| case * 7919) {
-            let (text, strings) = (
-                text_of(random, 9),
-                [text_of(random / 7, 4), text_of(random / 11, 3)],
-            );
+            let (text, strings) =
+                (text_of(random, 9), [text_of(random / 7, 4), text_of(random / 11, 3)]);
             let mut search = stops(&strings.each_ref().map(String::as_str));
             let (mut read, mut found) = (String::new(), String::new());
             for letter in text.chars() {

@@ -140,9 +140,7 @@ pub fn rule(name: &str, schema: &Value) -> Result<String, String> {
     let mut keys = schema.as_object().into_iter().flat_map(|map| map.keys());
     if let Some(key) = keys.find(|key| !KNOWN.contains(&&***key)) {
         let known = KNOWN.join(", ");
-        return Err(format!(
-            "parameters of {name:?}: expected {known}, got {key:?}"
-        ));
+        return Err(format!("parameters of {name:?}: expected {known}, got {key:?}"));
     }
     let properties = schema["properties"].as_object();
     let required = schema["required"].as_array().map_or(&[][..], |names| names);
@@ -158,11 +156,7 @@ pub fn rule(name: &str, schema: &Value) -> Result<String, String> {
     let begin = literal(&format!("<function={name}>\n"));
     let Some(properties) = properties else {
         let any = "(\"<parameter=\" /[A-Za-z0-9_.-]+/ \">\\n\" value)*";
-        let any = if schema["additionalProperties"] == false {
-            ""
-        } else {
-            any
-        };
+        let any = if schema["additionalProperties"] == false { "" } else { any };
         return Ok(format!("{begin} {any} \"</function>\""));
     };
     let mut parts = Vec::new();
@@ -175,9 +169,7 @@ pub fn rule(name: &str, schema: &Value) -> Result<String, String> {
         let value = match values(schema, property) {
             Some(Values::Text) => "value".to_owned(),
             Some(Values::Choice(choice)) => {
-                let choice = choice
-                    .iter()
-                    .map(|text| literal(&format!("{text}\n</parameter>\n")));
+                let choice = choice.iter().map(|text| literal(&format!("{text}\n</parameter>\n")));
                 format!("({})", choice.collect::<Vec<_>>().join(" | "))
             }
             Some(Values::Json(property)) => {
@@ -196,11 +188,7 @@ pub fn rule(name: &str, schema: &Value) -> Result<String, String> {
         };
         let part = format!("{} {value}", literal(&format!("<parameter={key}>\n")));
         let is_required = required.iter().any(|name| name == key);
-        parts.push(if is_required {
-            part
-        } else {
-            format!("({part})?")
-        });
+        parts.push(if is_required { part } else { format!("({part})?") });
     }
     Ok(format!("{begin} {} \"</function>\"", parts.join(" ")))
 }
@@ -222,23 +210,14 @@ mod tests {
                 "\nx</parameter>\n</function>\ny\n</parameter>\n",
                 json!(["x</parameter>\n</function>\ny"]),
             ),
-            (
-                "\n</parameter>\n<parameter=b>\n7\n</parameter>\n",
-                json!(["", 7]),
-            ),
-            (
-                "7</parameter><parameter=b>\n[1]\n</parameter>\n",
-                json!(["7", [1]]),
-            ),
+            ("\n</parameter>\n<parameter=b>\n7\n</parameter>\n", json!(["", 7])),
+            ("7</parameter><parameter=b>\n[1]\n</parameter>\n", json!(["7", [1]])),
         ] {
             let text = format!("<function=f>\n<parameter=a>{values}</function>");
             let calls = read(&text, &["f".to_owned()], &schemas).unwrap_or_default();
             let arguments: Value = serde_json::from_str(calls[0].1.get())?;
-            let got: Vec<_> = ["a", "b"]
-                .map(|key| arguments.get(key))
-                .into_iter()
-                .flatten()
-                .collect();
+            let got: Vec<_> =
+                ["a", "b"].map(|key| arguments.get(key)).into_iter().flatten().collect();
             assert_eq!(json!(got), expected, "{values:?}");
         }
         Ok(())
@@ -248,19 +227,13 @@ mod tests {
     fn what_a_rule_cannot_check_is_refused() {
         for (schema, expected) in [
             (json!({"not": {}}), "got \"not\""),
-            (
-                json!({"required": ["a"]}),
-                "required: expected names of properties, got \"a\"",
-            ),
+            (json!({"required": ["a"]}), "required: expected names of properties, got \"a\""),
             (json!({"properties": {"a>": {}}}), "got \"a>\""),
             (
                 json!({"properties": {"a": {"type": "string", "maxLength": 2}}}),
                 "no constraint of a text",
             ),
-            (
-                json!({"properties": {"a": {"$ref": "#/properties/a"}}}),
-                "no constraint of a text",
-            ),
+            (json!({"properties": {"a": {"$ref": "#/properties/a"}}}), "no constraint of a text"),
         ] {
             let error = rule("f", &schema).err().unwrap_or_default();
             assert!(error.contains(expected), "{schema}: {error}");

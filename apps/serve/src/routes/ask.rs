@@ -52,16 +52,10 @@ impl App {
             }
             Head::Embedding | Head::Classes | Head::TokenClasses => 0,
         };
-        self.limits
-            .reserve(&mut admission.memory, param, kept + bytes)?;
+        self.limits.reserve(&mut admission.memory, param, kept + bytes)?;
         let texts = texts.into_iter().map(|tokens| Text { tokens, head });
         let vectors = embedder.queue.answer(places, texts).await?;
-        Ok(Answered {
-            vectors,
-            tokens,
-            bytes,
-            admission,
-        })
+        Ok(Answered { vectors, tokens, bytes, admission })
     }
 
     /// Answers with the tokenizer's result for each text, of about `size` bytes.
@@ -90,10 +84,7 @@ impl App {
         let embedder = self.embedder()?;
         let places = embedder.queue.reserve(asked.count)?;
         let tokenizer = Arc::clone(&embedder.tokenizer);
-        let Admission {
-            request,
-            mut memory,
-        } = admission;
+        let Admission { request, mut memory } = admission;
         memory.at_least(asked.bytes)?;
         let work = move |client: &_| ((asked.work)(&tokenizer, client), places, memory);
         let (done, places, memory) = self.limits.workers.run(asked.bytes, work).await?;

@@ -15,10 +15,7 @@ impl Finish {
     pub fn new(all: usize, dimensions: Option<usize>, normalize: bool) -> Result<Self, Refusal> {
         let dimensions = dimensions.unwrap_or(all);
         if (1..=all).contains(&dimensions) {
-            return Ok(Self {
-                dimensions,
-                normalize,
-            });
+            return Ok(Self { dimensions, normalize });
         }
         let message =
             format!("dimensions: expected 1 to {all}, which the model has, got {dimensions}");
@@ -27,10 +24,6 @@ impl Finish {
 
     pub fn apply(&self, mut embedding: Vec<f32>) -> Vec<f32> {
         embedding.truncate(self.dimensions);
-        if self.normalize {
-            normalized(embedding)
-        } else {
-            embedding
-        }
+        if self.normalize { normalized(embedding) } else { embedding }
     }
 }

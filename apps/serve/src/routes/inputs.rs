@@ -77,10 +77,7 @@ impl Texts {
         TokenizerRequest {
             param,
             count: texts.len(),
-            bytes: texts
-                .iter()
-                .map(|text| before.prompt.len() + text.bytes())
-                .sum(),
+            bytes: texts.iter().map(|text| before.prompt.len() + text.bytes()).sum(),
             kept: 0,
             work: Box::new(move |tokenizer, client| {
                 let behind = Behind::new(tokenizer, &before, cut)?;
@@ -166,11 +163,7 @@ impl<'a> Behind<'a> {
     ) -> Result<Self, Refusal> {
         let prompt = tokenizer.prompt(&before.prompt);
         let prompt = prompt.map_err(|e| Fault::from(e).at("prompt_name", "the prompt"))?;
-        Ok(Self {
-            tokenizer,
-            prompt: prompt.of_queries(before.is_query),
-            cut,
-        })
+        Ok(Self { tokenizer, prompt: prompt.of_queries(before.is_query), cut })
     }
 
     pub fn characters(&self, text: &str) -> Result<Tokens, Fault> {

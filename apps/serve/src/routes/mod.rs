@@ -54,10 +54,7 @@ pub fn router(app: Arc<App>) -> Router {
 /// A router that refuses every request of a connection in excess.
 pub fn refusal(connections: usize) -> Router {
     Router::new().fallback(move |request: Request| async move {
-        in_format_of(
-            request.uri().path(),
-            Refusal::too_many_connections(connections),
-        )
+        in_format_of(request.uri().path(), Refusal::too_many_connections(connections))
     })
 }
 

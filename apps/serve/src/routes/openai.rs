@@ -82,22 +82,16 @@ pub async fn embeddings(State(app): State<Arc<App>>, request: Request) -> Result
         }
         Inputs::Items(items) => app.ask_items(admission, items, prompt, cut).await?,
     };
-    let data = (answered.vectors)
-        .into_iter()
-        .enumerate()
-        .map(|(index, answer)| Embedding {
-            object: "embedding",
-            index,
-            embedding: encode(finish.apply(answer)),
-        });
+    let data = (answered.vectors).into_iter().enumerate().map(|(index, answer)| Embedding {
+        object: "embedding",
+        index,
+        embedding: encode(finish.apply(answer)),
+    });
     let response = EmbeddingsResponse {
         object: "list",
         data: data.collect(),
         model: app.stated_name(),
-        usage: TokenUsage {
-            prompt_tokens: answered.tokens,
-            total_tokens: answered.tokens,
-        },
+        usage: TokenUsage { prompt_tokens: answered.tokens, total_tokens: answered.tokens },
     };
     Ok(body::answer(answered.admission, &response)?)
 }

@@ -81,11 +81,7 @@ pub async fn health(State(app): State<Arc<App>>) -> Result<(), Tei> {
         Served::Pictures(pictures) => pictures.queue.is_open(),
         Served::Generator(generator) => generator.queue.is_open(),
     };
-    if is_open {
-        Ok(())
-    } else {
-        Err(Refusal::failed("the model's thread has ended").into())
-    }
+    if is_open { Ok(()) } else { Err(Refusal::failed("the model's thread has ended").into()) }
 }
 
 /// `GET /metrics`, for Prometheus.

@@ -59,12 +59,7 @@ impl App {
                 }
             }
         }
-        let mut answered = Answered {
-            vectors: Vec::new(),
-            tokens: 0,
-            bytes: 0,
-            admission,
-        };
+        let mut answered = Answered { vectors: Vec::new(), tokens: 0, bytes: 0, admission };
         if !texts.is_empty() {
             let texts = behind(texts, before, cut);
             answered = self.ask(answered.admission, Head::Embedding, texts).await?;
@@ -76,11 +71,7 @@ impl App {
         let tokens = answered.tokens + of_pictures.1;
         let (mut texts, mut pictures) = (answered.vectors.into_iter(), of_pictures.0.into_iter());
         let next = |is_text| {
-            if is_text {
-                texts.next()
-            } else {
-                pictures.next()
-            }
+            if is_text { texts.next() } else { pictures.next() }
         };
         Ok(Answered {
             vectors: is_text.into_iter().filter_map(next).collect(),
@@ -100,10 +91,7 @@ impl App {
         let pictures = self.pictures()?;
         let (count, bytes) = (uris.len(), uris.iter().map(|(_, uri)| uri.len()).sum());
         let places = pictures.queue.reserve(count)?;
-        let Admission {
-            request,
-            mut memory,
-        } = admission;
+        let Admission { request, mut memory } = admission;
         let values = count * pictures.model.input_size();
         let held = bytes + values * size_of::<f32>();
         self.limits.reserve(&mut memory, "input", held)?;
@@ -151,9 +139,7 @@ fn behind(
 
 /// The model's input for the picture of a data URI.
 fn input(model: &ImageEmbedder, uri: &str) -> anyhow::Result<Vec<f32>> {
-    let data = uri
-        .strip_prefix("data:")
-        .and_then(|data| data.split_once(','));
+    let data = uri.strip_prefix("data:").and_then(|data| data.split_once(','));
     let Some((_, data)) = data.filter(|(kind, _)| kind.ends_with(";base64")) else {
         let got = if uri.starts_with("http") {
             "a URL: the server fetches none"

@@ -28,16 +28,12 @@ struct Field {
 impl Rest {
     /// Refuses fields of a request that could change the answer.
     pub fn check(&self) -> Result<(), Refusal> {
-        self.wrong
-            .as_ref()
-            .map_or(Ok(()), |field| field.refused(""))
+        self.wrong.as_ref().map_or(Ok(()), |field| field.refused(""))
     }
 
     /// Refuses all fields of a part of a request.
     pub fn check_part(&self, prefix: &str) -> Result<(), Refusal> {
-        self.first
-            .as_ref()
-            .map_or(Ok(()), |field| field.refused(prefix))
+        self.first.as_ref().map_or(Ok(()), |field| field.refused(prefix))
     }
 
     /// The name of the first field with a value.

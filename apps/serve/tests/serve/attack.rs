@@ -149,11 +149,7 @@ fn under(server: &Server, attack: impl Fn() + Sync) -> Seen {
     seen.attacks = attacks.into_inner();
     // The attack leaves no trace.
     assert_eq!(server.post("/embed", &of_others()).body, expected.body);
-    for gauge in [
-        "dynquant_queue_length",
-        "dynquant_requests_in_flight",
-        "dynquant_bytes_held",
-    ] {
+    for gauge in ["dynquant_queue_length", "dynquant_requests_in_flight", "dynquant_bytes_held"] {
         server.wait_until(gauge, |server| server.metric(gauge) == 0.);
     }
     seen.after_mb = server.resident_mb();
@@ -193,14 +189,7 @@ fn clients_that_hang_up_unseen() {
 
 #[test]
 fn requests_beyond_all_limits() {
-    let limits = [
-        "--queue",
-        "64",
-        "--max-requests",
-        "8",
-        "--max-bytes",
-        "4000000",
-    ];
+    let limits = ["--queue", "64", "--max-requests", "8", "--max-bytes", "4000000"];
     let server = Server::start(&limits);
     let short = |index: usize| format!("{index} {}", "word ".repeat(50));
     let texts: Vec<String> = (0..60).map(short).collect();
@@ -209,9 +198,7 @@ fn requests_beyond_all_limits() {
         json!({"inputs": texts}).to_string(),
         json!({"inputs": "word ".repeat(120_000), "truncate": true}).to_string(),
     ];
-    let alone = bodies
-        .each_ref()
-        .map(|body| server.post_text("/embed", body).body);
+    let alone = bodies.each_ref().map(|body| server.post_text("/embed", body).body);
     let next = AtomicUsize::new(0);
     let refused = AtomicUsize::new(0);
     let seen = under(&server, || {
@@ -272,9 +259,7 @@ fn the_end_comes_in_the_middle_of_it() {
 /// A connection on which as much was sent as the server accepts at once.
 fn begun(server: &Server, bytes: &[u8]) -> TcpStream {
     let mut stream = TcpStream::connect(&server.address).unwrap();
-    stream
-        .set_write_timeout(Some(Duration::from_millis(500)))
-        .unwrap();
+    stream.set_write_timeout(Some(Duration::from_millis(500))).unwrap();
     let _ = stream.write_all(bytes);
     stream
 }

@@ -13,19 +13,12 @@ const ROUNDS: usize = 3;
 fn requests() -> Vec<(&'static str, Value)> {
     let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../../assets/bert/heldout.tsv");
     let lines = std::fs::read_to_string(path).unwrap();
-    let texts: Vec<&str> = (lines.lines().step_by(16))
-        .map(|line| line.split_once('\t').unwrap().1)
-        .collect();
+    let texts: Vec<&str> =
+        (lines.lines().step_by(16)).map(|line| line.split_once('\t').unwrap().1).collect();
     let request = |(index, texts): (usize, &[&str])| match index % 5 {
         0 => ("/embed", json!({"inputs": texts[0]})),
-        1 => (
-            "/v1/embeddings",
-            json!({"input": texts, "encoding_format": "base64"}),
-        ),
-        2 => (
-            "/predict",
-            json!({"inputs": [[texts[0]], [texts[0], texts[1]]]}),
-        ),
+        1 => ("/v1/embeddings", json!({"input": texts, "encoding_format": "base64"})),
+        2 => ("/predict", json!({"inputs": [[texts[0]], [texts[0], texts[1]]]})),
         3 => ("/embed", json!({"inputs": texts, "normalize": false})),
         _ => {
             let long = texts.concat().repeat(2);
@@ -64,8 +57,5 @@ fn answers_to_200_clients_are_those_to_one() {
     // Proves that texts were computed together: no request has more than 3 texts.
     let batches = server.metric("dynquant_batch_texts_count");
     let small = server.metric("dynquant_batch_texts_bucket{le=\"8.0\"}");
-    assert!(
-        small < batches,
-        "{batches} batches, none of more than 8 texts"
-    );
+    assert!(small < batches, "{batches} batches, none of more than 8 texts");
 }

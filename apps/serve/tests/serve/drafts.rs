@@ -30,9 +30,8 @@ fn request(number: usize) -> Value {
 fn guesses_change_no_text() {
     for preset in ["int8", "int4", "none", "pytorch"] {
         let plain = serve(&["--preset", preset, "--drafts", "0"]);
-        let expected: Vec<Value> = (0..16)
-            .map(|number| plain.ok(COMPLETIONS, &request(number)))
-            .collect();
+        let expected: Vec<Value> =
+            (0..16).map(|number| plain.ok(COMPLETIONS, &request(number))).collect();
         assert_eq!(plain.metric("dynquant_drafted_tokens_total"), 0.);
         for drafts in ["8", "40"] {
             let server = serve(&["--preset", preset, "--drafts", drafts]);
@@ -52,10 +51,7 @@ fn guesses_change_no_text() {
                 .map(|name| server.metric(&format!("dynquant_{name}_tokens_total")));
             let is_checked = preset != "pytorch";
             assert_eq!(counts[1] > 100., is_checked, "{preset}: {counts:?}");
-            assert!(
-                counts[1] <= counts[0] && counts[1] < counts[2],
-                "{counts:?}"
-            );
+            assert!(counts[1] <= counts[0] && counts[1] < counts[2], "{counts:?}");
         }
     }
 }
@@ -71,20 +67,15 @@ fn a_draft_model_changes_no_text() {
     let other = text.replace("\"rope_theta\": 10000.0", "\"rope_theta\": 100.0");
     fs::write(&config, other).unwrap();
     let plain = serve(&["--drafts", "0"]);
-    let expected: Vec<Value> = (0..16)
-        .map(|number| plain.ok(COMPLETIONS, &request(number)))
-        .collect();
+    let expected: Vec<Value> =
+        (0..16).map(|number| plain.ok(COMPLETIONS, &request(number))).collect();
     for (draft, is_same) in [(ASSETS, true), (DIR, false)] {
         // Prompts are longer than the pieces in which they are read.
         let options = ["--drafts", "16", "--prefill-tokens", "7"];
         let server = serve(&[&["--draft-model", draft], &options[..]].concat());
         let check = |number: usize| {
             let answer = server.ok(COMPLETIONS, &request(number));
-            assert_eq!(
-                content(&answer),
-                content(&expected[number]),
-                "{draft} {number}"
-            );
+            assert_eq!(content(&answer), content(&expected[number]), "{draft} {number}");
         };
         (0..16).for_each(check);
         scope(|scope| {
@@ -100,28 +91,11 @@ fn a_draft_model_changes_no_text() {
     let refused = |options: &[&str], expected: &str| {
         let output = command().args(options).output().unwrap();
         let error = String::from_utf8_lossy(&output.stderr);
-        assert!(
-            output.status.code() == Some(1) && error.contains(expected),
-            "{error}"
-        );
+        assert!(output.status.code() == Some(1) && error.contains(expected), "{error}");
     };
-    let shares = [
-        "--model",
-        ASSETS,
-        "--draft-model",
-        DIR,
-        "--preset",
-        "pytorch",
-    ];
+    let shares = ["--model", ASSETS, "--draft-model", DIR, "--preset", "pytorch"];
     refused(&shares, "--draft-model: expected a model in which");
-    refused(
-        &["--draft-model", DIR],
-        "--draft-model: expected a decoder in --model",
-    );
-    fs::write(
-        &config,
-        text.replace("\"vocab_size\": 1024", "\"vocab_size\": 1025"),
-    )
-    .unwrap();
+    refused(&["--draft-model", DIR], "--draft-model: expected a decoder in --model");
+    fs::write(&config, text.replace("\"vocab_size\": 1024", "\"vocab_size\": 1025")).unwrap();
     refused(&["--model", ASSETS, "--draft-model", DIR], "--draft-model");
 }

@@ -35,10 +35,7 @@ fn openai_embeddings() {
     let [datum] = &one["data"].as_array().unwrap()[..] else {
         panic!("{one}");
     };
-    assert_eq!(
-        (&datum["object"], &datum["index"]),
-        (&json!("embedding"), &json!(0))
-    );
+    assert_eq!((&datum["object"], &datum["index"]), (&json!("embedding"), &json!(0)));
     let embedding = floats(&datum["embedding"]);
     assert_eq!(embedding.len(), 128);
     assert!((length(&embedding) - 1.).abs() < 1e-5);
@@ -74,20 +71,13 @@ fn token_ids_are_taken_as_they_are() {
     assert_eq!(of_openai["usage"]["total_tokens"], 4);
     let unknown = server.post("/embed", &json!({"inputs": [2, 4800, 3]}));
     assert_eq!(unknown.status, 422);
-    assert_eq!(
-        unknown.message(),
-        "inputs: expected token ids below 4800, got 4800"
-    );
+    assert_eq!(unknown.message(), "inputs: expected token ids below 4800, got 4800");
 }
 
 #[test]
 fn openai_models() {
-    let server = Server::start(&[
-        "--model-name",
-        "text-embedding-3-small",
-        "--model-name",
-        "other",
-    ]);
+    let server =
+        Server::start(&["--model-name", "text-embedding-3-small", "--model-name", "other"]);
     let models = server.get("/v1/models").json();
     assert_eq!(models["object"], "list");
     let names = models["data"].as_array().unwrap().iter();
@@ -100,10 +90,7 @@ fn openai_models() {
     assert_eq!(answer["model"], "text-embedding-3-small");
 
     let body = json!({"model": "debian-sections", "input": "a"});
-    for reply in [
-        server.get("/v1/models/debian-sections"),
-        server.post("/v1/embeddings", &body),
-    ] {
+    for reply in [server.get("/v1/models/debian-sections"), server.post("/v1/embeddings", &body)] {
         assert_eq!(reply.status, 404);
         let error = &reply.json()["error"];
         assert_eq!(error["code"], "model_not_found");
@@ -197,9 +184,8 @@ fn metrics_count_what_happens() {
     server.ok("/embed", &json!({"inputs": "d"}));
     assert_eq!(server.get("/no/such/path").status, 404);
     let text = server.get("/metrics").body;
-    let names: BTreeSet<&str> = (text.lines())
-        .filter_map(|line| line.strip_prefix("# TYPE "))
-        .collect();
+    let names: BTreeSet<&str> =
+        (text.lines()).filter_map(|line| line.strip_prefix("# TYPE ")).collect();
     let expected = [
         "dynquant_batch_duration_seconds histogram",
         "dynquant_batch_texts histogram",

@@ -58,21 +58,11 @@ fn a_template_cannot_end_the_server() {
         let messages = json!([{"role": "user", "content": text}]);
         server.post(CHAT, &json!({"messages": messages, "max_tokens": 1}))
     };
-    let tokens = |text: &str| {
-        chat(text).json()["usage"]["prompt_tokens"]
-            .as_u64()
-            .unwrap()
-    };
+    let tokens = |text: &str| chat(text).json()["usage"]["prompt_tokens"].as_u64().unwrap();
     for hostile in ["own", "long"] {
         let reply = chat(hostile);
         assert_eq!(reply.status, 400, "{}", reply.body);
-        assert!(
-            reply
-                .body
-                .contains("chat template: expected a result within"),
-            "{}",
-            reply.body
-        );
+        assert!(reply.body.contains("chat template: expected a result within"), "{}", reply.body);
         assert_eq!(chat("a").status, 200);
     }
     assert!(tokens("a<|endoftext|>b") > tokens("a b") + 3);
@@ -112,10 +102,7 @@ fn requests() -> Vec<(&'static str, Value)> {
             _ => json!({"seed": index, "top_k": 50, "min_p": 0.01, "repetition_penalty": 1.1}),
         };
         let (path, mut body) = match index % 2 {
-            0 => (
-                COMPLETIONS,
-                json!({"prompt": prompt(index, words), "logprobs": 5}),
-            ),
+            0 => (COMPLETIONS, json!({"prompt": prompt(index, words), "logprobs": 5})),
             _ => (
                 CHAT,
                 json!({
@@ -126,9 +113,7 @@ fn requests() -> Vec<(&'static str, Value)> {
             ),
         };
         body["max_tokens"] = json!(40 + index % 13);
-        body.as_object_mut()
-            .unwrap()
-            .extend(sampling.as_object().unwrap().clone());
+        body.as_object_mut().unwrap().extend(sampling.as_object().unwrap().clone());
         (path, body)
     };
     (0..33).map(request).collect()
@@ -156,14 +141,8 @@ fn one_by_one(server: &Server, requests: &[(&'static str, Value)]) -> Vec<String
 fn together(server: &Server, requests: &[(&'static str, Value)]) -> Vec<String> {
     scope(|scope| {
         let ask = |(path, body)| scope.spawn(move || content(&server.ok(path, body)));
-        let threads: Vec<_> = requests
-            .iter()
-            .map(|(path, body)| ask((*path, body)))
-            .collect();
-        threads
-            .into_iter()
-            .map(|thread| thread.join().unwrap())
-            .collect()
+        let threads: Vec<_> = requests.iter().map(|(path, body)| ask((*path, body))).collect();
+        threads.into_iter().map(|thread| thread.join().unwrap()).collect()
     })
 }
 
@@ -235,34 +214,20 @@ fn a_stream_has_the_parts_of_the_whole() {
         body["stream_options"] = json!({"include_usage": true});
         let parts = events(&server, path, &body);
         let (last, parts) = parts.split_last().unwrap();
-        assert_eq!(
-            (&last["choices"], counts(last)),
-            (&json!([]), counts(&whole))
-        );
+        assert_eq!((&last["choices"], counts(last)), (&json!([]), counts(&whole)));
         assert_eq!(parts.len(), plain.len());
 
         let (mut text, mut logged) = (String::new(), Vec::new());
         let key = if path == CHAT { "content" } else { "tokens" };
         for part in parts {
-            assert_eq!(
-                (&part["usage"], &part["id"]),
-                (&Value::Null, &parts[0]["id"])
-            );
+            assert_eq!((&part["usage"], &part["id"]), (&Value::Null, &parts[0]["id"]));
             let choice = &part["choices"][0];
-            let piece = if path == CHAT {
-                &choice["delta"]["content"]
-            } else {
-                &choice["text"]
-            };
+            let piece = if path == CHAT { &choice["delta"]["content"] } else { &choice["text"] };
             text.push_str(piece.as_str().unwrap_or_default());
             logged.extend(choice["logprobs"][key].as_array().unwrap().clone());
         }
         let (choice, end) = (&whole["choices"][0], &parts[parts.len() - 1]["choices"][0]);
-        let expected = if path == CHAT {
-            &choice["message"]["content"]
-        } else {
-            &choice["text"]
-        };
+        let expected = if path == CHAT { &choice["message"]["content"] } else { &choice["text"] };
         assert_eq!(&json!(text), expected);
         assert_eq!(json!(logged), choice["logprobs"][key]);
         assert_eq!(end["finish_reason"], choice["finish_reason"]);
@@ -281,10 +246,7 @@ fn a_text_ends_before_its_stop_string() {
     assert_eq!(whole["usage"]["completion_tokens"], 60);
     body["logprobs"] = json!(0);
     let mut cut_tokens = 0;
-    for start in (1..text.len() - 7)
-        .filter(|start| text.is_char_boundary(*start))
-        .step_by(9)
-    {
+    for start in (1..text.len() - 7).filter(|start| text.is_char_boundary(*start)).step_by(9) {
         let stop: String = text[start..].chars().take(6).collect();
         body["stop"] = json!(["never", stop]);
         let choice = &server.ok(COMPLETIONS, &body)["choices"][0];
@@ -323,17 +285,12 @@ fn prompts_of_all_kinds_are_continued() {
     for (index, (choice, text)) in choices.iter().zip(&each).enumerate() {
         assert_eq!((&choice["index"], &choice["text"]), (&json!(index), text));
     }
-    assert_eq!(
-        (choices.len(), &both["usage"]["completion_tokens"]),
-        (2, &json!(16))
-    );
+    assert_eq!((choices.len(), &both["usage"]["completion_tokens"]), (2, &json!(16)));
     let streamed = events(&server, COMPLETIONS, &with("prompt", json!(texts)));
     for (index, text) in each.iter().enumerate() {
         let choices = streamed.iter().map(|part| &part["choices"][0]);
         let choices = choices.filter(|choice| choice["index"] == index);
-        let streamed: String = choices
-            .map(|choice| choice["text"].as_str().unwrap())
-            .collect();
+        let streamed: String = choices.map(|choice| choice["text"].as_str().unwrap()).collect();
         assert_eq!(&json!(streamed), text);
     }
     let ids = server.ok(COMPLETIONS, &with("prompt", json!([33, 70, 68])));
@@ -378,23 +335,15 @@ fn log_probabilities_are_those_of_the_scores() {
         "max_tokens": 12, "temperature": 0, "logprobs": true, "top_logprobs": 20,
     });
     let answer = server.ok(CHAT, &body);
-    let content = answer["choices"][0]["logprobs"]["content"]
-        .as_array()
-        .unwrap();
+    let content = answer["choices"][0]["logprobs"]["content"].as_array().unwrap();
     assert_eq!(content.len(), 12);
     let (mut text, mut bytes) = (String::new(), Vec::new());
     for entry in content {
         let top = entry["top_logprobs"].as_array().unwrap();
         assert_eq!(top.len(), 20);
         // Without a penalty the most likely token is taken.
-        assert_eq!(
-            (&top[0]["token"], &top[0]["logprob"]),
-            (&entry["token"], &entry["logprob"])
-        );
-        let logs: Vec<f64> = top
-            .iter()
-            .map(|top| top["logprob"].as_f64().unwrap())
-            .collect();
+        assert_eq!((&top[0]["token"], &top[0]["logprob"]), (&entry["token"], &entry["logprob"]));
+        let logs: Vec<f64> = top.iter().map(|top| top["logprob"].as_f64().unwrap()).collect();
         assert!(logs.is_sorted_by(|a, b| a >= b) && logs[0] < 0.);
         let sum: f64 = logs.iter().map(|log| log.exp()).sum();
         assert!(sum > 0.3 && sum < 1. + 1e-9, "{sum}");
@@ -432,17 +381,12 @@ fn a_long_prompt_holds_up_no_short_one() {
     let alone = content(&server.ok(COMPLETIONS, &body));
     let long = json!({"prompt": vec![7; 1000], "max_tokens": 4, "stream": true});
     let clients = [(); 6].map(|()| begin(&server, COMPLETIONS, &long));
-    server.wait_until("six are read", |server| {
-        server.metric("dynquant_sequences_running") == 6.
-    });
+    server.wait_until("six are read", |server| server.metric("dynquant_sequences_running") == 6.);
     assert_eq!(content(&server.ok(COMPLETIONS, &body)), alone);
     let read = server.metric("dynquant_prompt_tokens_total");
     assert!(read < 5000., "{read}");
     let answers = clients.map(rest);
-    assert!(
-        answers.iter().all(|answer| answer.contains("[DONE]")),
-        "{answers:?}"
-    );
+    assert!(answers.iter().all(|answer| answer.contains("[DONE]")), "{answers:?}");
 }
 
 #[test]
@@ -457,14 +401,7 @@ fn attention_in_8_bits_limits_positions() {
     config["max_position_embeddings"] = json!(100_000);
     write("config.json", config.to_string().into());
     for (attention, most) in [("int8", 65_536), ("bfloat16", 100_000)] {
-        let options = [
-            "--model",
-            DIR,
-            "--attention",
-            attention,
-            "--max-tokens",
-            "100001",
-        ];
+        let options = ["--model", DIR, "--attention", attention, "--max-tokens", "100001"];
         let output = crate::process::command().args(options).output().unwrap();
         let stderr = String::from_utf8(output.stderr).unwrap();
         let expected = format!("--max-tokens: expected at most {most}, which the model takes");
@@ -477,9 +414,8 @@ fn who_hangs_up_frees_the_cache() {
     // Few texts at a time, so that some wait.
     let server = serve(&["--max-sequences", "6", "--no-prefix-cache"]);
     for is_stream in [true, false] {
-        let clients: Vec<TcpStream> = (0..9)
-            .map(|_| begin(&server, COMPLETIONS, &long(is_stream)))
-            .collect();
+        let clients: Vec<TcpStream> =
+            (0..9).map(|_| begin(&server, COMPLETIONS, &long(is_stream))).collect();
         server.wait_until("texts are written", |server| {
             server.metric("dynquant_sequences_running") == 6.
                 && server.metric("dynquant_sequences_waiting") == 3.
@@ -503,24 +439,13 @@ fn who_hangs_up_frees_the_cache() {
 fn a_full_queue_is_refused() {
     let server = serve(&["--queue", "2", "--max-sequences", "1"]);
     let clients = [(); 2].map(|()| begin(&server, COMPLETIONS, &long(true)));
-    server.wait_until("one waits", |server| {
-        server.metric("dynquant_sequences_waiting") == 1.
-    });
+    server.wait_until("one waits", |server| server.metric("dynquant_sequences_waiting") == 1.);
     let reply = server.post(COMPLETIONS, &json!({"prompt": "And"}));
-    assert_eq!(
-        (reply.status, reply.retry_after.as_deref()),
-        (429, Some("1"))
-    );
-    assert!(
-        reply.message().contains("the queue of 2"),
-        "{}",
-        reply.message()
-    );
+    assert_eq!((reply.status, reply.retry_after.as_deref()), (429, Some("1")));
+    assert!(reply.message().contains("the queue of 2"), "{}", reply.message());
     assert_eq!(reply.json()["error"]["code"], "rate_limit_exceeded");
     drop(clients);
-    server.wait_until("the queue is free", |server| {
-        server.metric("dynquant_queue_length") == 0.
-    });
+    server.wait_until("the queue is free", |server| server.metric("dynquant_queue_length") == 0.);
     server.ok(COMPLETIONS, &json!({"prompt": "And"}));
 }
 
@@ -531,9 +456,7 @@ fn page(attention: &str) -> usize {
         .args(["--cache-bytes", "1000"])
         .output();
     let stderr = String::from_utf8(few.unwrap().stderr).unwrap();
-    let (_, bytes) = stderr
-        .split_once("--cache-bytes: expected at least ")
-        .expect(&stderr);
+    let (_, bytes) = stderr.split_once("--cache-bytes: expected at least ").expect(&stderr);
     let bytes = bytes.split(',').next().unwrap();
     bytes.parse().expect(&stderr)
 }
@@ -548,10 +471,7 @@ fn texts_wait_for_room_in_the_cache() {
     assert_eq!(page("bfloat16"), rows * 32 * 2);
     // A code for each input, a scale, and at most two more numbers of packed weights.
     let codes = page("int8");
-    assert!(
-        (rows * (32 + 4)..=rows * (32 + 12)).contains(&codes),
-        "{codes}"
-    );
+    assert!((rows * (32 + 4)..=rows * (32 + 12)).contains(&codes), "{codes}");
     wait_for_room("float32", float);
     wait_for_room("int8", codes);
 }
@@ -564,9 +484,8 @@ fn wait_for_room(attention: &str, page: usize) {
     let body = json!({"prompt": "And", "max_tokens": 200, "temperature": 0});
     let expected = content(&server.ok(COMPLETIONS, &body));
     scope(|scope| {
-        let threads: Vec<_> = (0..8)
-            .map(|_| scope.spawn(|| content(&server.ok(COMPLETIONS, &body))))
-            .collect();
+        let threads: Vec<_> =
+            (0..8).map(|_| scope.spawn(|| content(&server.ok(COMPLETIONS, &body)))).collect();
         while threads.iter().any(|thread| !thread.is_finished()) {
             let bytes = server.metric("dynquant_cache_bytes");
             let mut most = most.lock().unwrap();
@@ -661,19 +580,14 @@ prompt | [1, "a"] | expected a string, a list of strings, a list of token
     let long = "é\u{1}".repeat(100_000);
     let got = "stop: expected at most 16 strings of 1 to 1024 bytes, got one of 300000 bytes";
     refused(prompt("stop", json!(["a", long])), got);
-    let stops: Vec<String> = (0..16)
-        .map(|index| format!("{index}").repeat(500))
-        .collect();
+    let stops: Vec<String> = (0..16).map(|index| format!("{index}").repeat(500)).collect();
     let (path, body) = prompt("stop", json!(stops));
     server.ok(path, &body);
     // A name is cut, so that the reason remains readable.
     let (path, body) = prompt(&long, json!(long));
     let reply = server.post(path, &body);
     assert!(reply.body.len() < 3000, "{} bytes", reply.body.len());
-    refused(
-        (path, body),
-        "..: not supported: expected no such field, got \"é",
-    );
+    refused((path, body), "..: not supported: expected no such field, got \"é");
     let said = |count| json!(vec![json!({"role": "user", "content": ""}); count]);
     let expected = "the prompt: expected at most 1023 tokens, got";
     refused(chat("messages", said(1024)), expected);
@@ -706,20 +620,14 @@ response_format | {"type": "json_schema", "json_schema": {"schema": {"pattern": 
         ("/predict", json!({"inputs": "a"})),
     ] {
         let message = server.post(path, &body).message();
-        assert_eq!(
-            message,
-            "the model has no embeddings and classes: it generates texts"
-        );
+        assert_eq!(message, "the model has no embeddings and classes: it generates texts");
     }
     assert_eq!(server.get("/health").status, 200);
     assert_eq!(server.metric("dynquant_queue_length"), 0.);
 
     let embeddings = Server::start(&[]);
     let reply = embeddings.post(COMPLETIONS, &json!({"prompt": "And"}));
-    assert_eq!(
-        reply.message(),
-        "the model generates no texts: it answers with embeddings"
-    );
+    assert_eq!(reply.message(), "the model generates no texts: it answers with embeddings");
     let base = Server::start(&["--model", ASSETS]);
     let (path, body) = chat("temperature", json!(0));
     let message = base.post(path, &body).message();

@@ -83,10 +83,7 @@ fn an_answer_keeps_to_its_schema() {
         }
         // A schema without an end.
         let reply = server.post(CHAT, &chat(0, &by_schema(json!({"$ref": "#"}))));
-        assert_eq!(
-            (reply.status, reply.body.contains("response_format")),
-            (400, true)
-        );
+        assert_eq!((reply.status, reply.body.contains("response_format")), (400, true));
         let (yes, is_end) = answer(&server, &chat(1, &by_schema(json!({"const": "yes"}))));
         assert_eq!((yes.as_str(), is_end), ("\"yes\"", true));
     }
@@ -130,22 +127,13 @@ fn an_answer_keeps_to_its_form() {
         }
     }
     for (form, expected) in [
-        (
-            json!({"choice": []}),
-            "structured_outputs: expected one text or more",
-        ),
-        (
-            json!({"choice": ["a"], "regex": "a"}),
-            "expected map with a single key",
-        ),
+        (json!({"choice": []}), "structured_outputs: expected one text or more"),
+        (json!({"choice": ["a"], "regex": "a"}), "expected map with a single key"),
         (json!({"backend": "guidance"}), "unknown variant `backend`"),
         (json!({"regex": "(a"}), "structured_outputs: "),
         (json!({"grammar": "start: other"}), "structured_outputs: "),
         (json!({"grammar": "start: start"}), "structured_outputs: "),
-        (
-            json!({"grammar": "start: \"a\"\n".repeat(100_000)}),
-            "structured_outputs: ",
-        ),
+        (json!({"grammar": "start: \"a\"\n".repeat(100_000)}), "structured_outputs: "),
         (json!({"json": {"not": {}}}), "structured_outputs: "),
     ] {
         for route in [CHAT, COMPLETIONS] {
@@ -162,16 +150,9 @@ fn an_answer_keeps_to_its_form() {
     let large = body(&json!({"regex": "((a{1,1000}){1,1000}){1,1000}"}), 1);
     let reply = server.post(CHAT, &large);
     assert_eq!(reply.status, 400, "{}", reply.body);
-    assert!(
-        reply.message().starts_with("the grammar: "),
-        "{}",
-        reply.body
-    );
+    assert!(reply.message().starts_with("the grammar: "), "{}", reply.body);
     let mut both = body(&json!({"choice": ["a"]}), 1);
     both["response_format"] = json!({"type": "json_object"});
     let message = server.post(CHAT, &both).message();
-    assert!(
-        message.contains("expected none beside response_format"),
-        "{message}"
-    );
+    assert!(message.contains("expected none beside response_format"), "{message}");
 }

@@ -23,10 +23,7 @@ fn texts_of_a_request() {
     assert_eq!(openai.status, 400);
     assert_eq!(openai.message(), "input: expected at most 3 texts, got 5");
     let batch: Vec<_> = texts(4).into_iter().map(|text| vec![text]).collect();
-    assert_eq!(
-        server.post("/predict", &json!({"inputs": batch})).status,
-        422
-    );
+    assert_eq!(server.post("/predict", &json!({"inputs": batch})).status, 422);
 }
 
 #[test]
@@ -36,16 +33,10 @@ fn tokens_of_a_text() {
     let long = json!({"inputs": ["a", text_of(9)]});
     let reply = server.post("/embed", &long);
     assert_eq!(reply.status, 422);
-    assert_eq!(
-        reply.message(),
-        "inputs[1]: expected at most 10 tokens, got 11"
-    );
+    assert_eq!(reply.message(), "inputs[1]: expected at most 10 tokens, got 11");
     let reply = server.post("/v1/embeddings", &json!({"input": text_of(2000)}));
     assert_eq!(reply.status, 400);
-    assert_eq!(
-        reply.message(),
-        "input: expected at most 10 tokens, got 2002"
-    );
+    assert_eq!(reply.message(), "input: expected at most 10 tokens, got 2002");
     // Places in the queue are freed after a refusal.
     server.ok("/embed", &json!({"inputs": text_of(8)}));
 }
@@ -55,33 +46,21 @@ fn bytes_of_a_body() {
     let server = Server::start(&["--max-body-bytes", "1000"]);
     let body = |length: usize| format!("{:<length$}", json!({"inputs": "a"}).to_string());
     assert_eq!(server.post_text("/embed", &body(1000)).status, 200);
-    for (path, length) in [
-        ("/embed", 1001),
-        ("/v1/embeddings", 1001),
-        ("/embed", 3_000_000),
-    ] {
+    for (path, length) in [("/embed", 1001), ("/v1/embeddings", 1001), ("/embed", 3_000_000)] {
         let length = if length == 1001 { 1001 } else { 7000 };
         let reply = server.post_text(path, &body(length));
         assert_eq!(reply.status, 413);
-        assert_eq!(
-            reply.message(),
-            format!("the body: expected at most 1000 bytes, got {length}")
-        );
+        assert_eq!(reply.message(), format!("the body: expected at most 1000 bytes, got {length}"));
     }
     // A chunked body of unknown length.
     let mut stream = TcpStream::connect(&server.address).unwrap();
     let head = "POST /embed HTTP/1.1\r\nHost: test\r\nConnection: close\r\nTransfer-Encoding: chunked\r\n\r\n";
     let chunk = body(700);
     let chunk = format!("{:x}\r\n{chunk}\r\n", chunk.len());
-    stream
-        .write_all(format!("{head}{chunk}{chunk}0\r\n\r\n").as_bytes())
-        .unwrap();
+    stream.write_all(format!("{head}{chunk}{chunk}0\r\n\r\n").as_bytes()).unwrap();
     let reply = rest(stream);
     assert!(reply.starts_with("HTTP/1.1 413"), "{reply}");
-    assert!(
-        reply.contains("the body: expected at most 1000 bytes, got more"),
-        "{reply}"
-    );
+    assert!(reply.contains("the body: expected at most 1000 bytes, got more"), "{reply}");
 }
 
 #[test]
@@ -121,28 +100,18 @@ fn requests_at_a_time() {
 #[test]
 fn places_in_the_queue() {
     let server = Server::start(&["--queue", "64"]);
-    let texts: Vec<String> = (0..60)
-        .map(|index| format!("{index} {}", text_of(50)))
-        .collect();
+    let texts: Vec<String> = (0..60).map(|index| format!("{index} {}", text_of(50))).collect();
     let body = json!({"inputs": texts});
     let expected = server.ok("/embed", &body);
     let replies = std::thread::scope(|scope| {
-        let flood = || {
-            (0..4)
-                .map(|_| server.post("/embed", &body))
-                .collect::<Vec<_>>()
-        };
+        let flood = || (0..4).map(|_| server.post("/embed", &body)).collect::<Vec<_>>();
         let threads: Vec<_> = (0..8).map(|_| scope.spawn(flood)).collect();
         let replies = threads.into_iter().map(|thread| thread.join().unwrap());
         replies.flatten().collect::<Vec<_>>()
     });
     let (answered, refused): (Vec<_>, Vec<_>) =
         replies.into_iter().partition(|reply| reply.status == 200);
-    assert!(
-        !answered.is_empty() && !refused.is_empty(),
-        "{}",
-        answered.len()
-    );
+    assert!(!answered.is_empty() && !refused.is_empty(), "{}", answered.len());
     for reply in answered {
         assert_eq!(reply.json(), expected);
     }
@@ -150,10 +119,7 @@ fn places_in_the_queue() {
         assert_eq!(reply.status, 429, "{}", reply.body);
         assert_eq!(reply.retry_after.as_deref(), Some("1"));
         let message = reply.message();
-        assert!(
-            message.contains("the room left in the queue of 64, got 60"),
-            "{message}"
-        );
+        assert!(message.contains("the room left in the queue of 64, got 60"), "{message}");
     }
     // More texts than places are not an overload: they would never fit.
     let many: Vec<Value> = vec![json!("a"); 65];
@@ -173,10 +139,7 @@ fn length_of_a_message() {
     for reply in [
         server.post("/v1/embeddings", &json!({"input": "a", "model": long})),
         server.post("/embed", &json!({"inputs": "a", "prompt_name": long})),
-        server.post(
-            "/embed",
-            &json!({"inputs": "a", "truncation_direction": long}),
-        ),
+        server.post("/embed", &json!({"inputs": "a", "truncation_direction": long})),
         server.get(&format!("/v1/models/{}", "a".repeat(50_000))),
         server.get(&format!("/{}", "a".repeat(50_000))),
     ] {

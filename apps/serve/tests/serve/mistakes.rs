@@ -31,10 +31,7 @@ fn are_named() {
 --max-tokens 3 | --max-tokens: tokens of a text: expected a limit of 4 or more, got 3
 --host no.such.host.invalid | --host, --port: expected an address to listen on, got no.such.host.invalid:8080
 "#;
-    let cases = cases.replace(
-        "{assets}",
-        concat!(env!("CARGO_MANIFEST_DIR"), "/../../assets"),
-    );
+    let cases = cases.replace("{assets}", concat!(env!("CARGO_MANIFEST_DIR"), "/../../assets"));
     for [options, expected] in rows(&cases) {
         let output = run(&options.split(' ').collect::<Vec<_>>());
         let stderr = String::from_utf8_lossy(&output.stderr);
@@ -51,25 +48,14 @@ fn the_tokens_of_attention_in_int8_are_limited() {
     let dir = concat!(env!("CARGO_TARGET_TMPDIR"), "/long-decoder");
     fs::create_dir_all(dir).unwrap();
     for entry in fs::read_dir(from).unwrap().map(Result::unwrap) {
-        fs::copy(
-            entry.path(),
-            format!("{dir}/{}", entry.file_name().display()),
-        )
-        .unwrap();
+        fs::copy(entry.path(), format!("{dir}/{}", entry.file_name().display())).unwrap();
     }
     let config = format!("{dir}/config.json");
     let mut changed: serde_json::Value =
         serde_json::from_str(&fs::read_to_string(&config).unwrap()).unwrap();
     changed["max_position_embeddings"] = json!(100_000);
     fs::write(config, changed.to_string()).unwrap();
-    let output = run(&[
-        "--model",
-        dir,
-        "--attention",
-        "int8",
-        "--max-tokens",
-        "65537",
-    ]);
+    let output = run(&["--model", dir, "--attention", "int8", "--max-tokens", "65537"]);
     let stderr = String::from_utf8_lossy(&output.stderr);
     let expected = "--max-tokens: expected at most 65536, which the model takes, got 65537";
     assert!(stderr.contains(expected), "{stderr}");
@@ -82,10 +68,7 @@ fn a_port_in_use_is_named() {
     let output = run(&["--port", port]);
     let stderr = String::from_utf8_lossy(&output.stderr);
     assert_eq!(output.status.code(), Some(1));
-    assert!(
-        stderr.contains(&format!("got 127.0.0.1:{port}")),
-        "{stderr}"
-    );
+    assert!(stderr.contains(&format!("got 127.0.0.1:{port}")), "{stderr}");
 }
 
 #[test]
@@ -94,10 +77,7 @@ fn a_folder_is_served_as_it_is() {
     let body = json!({"inputs": "Terminal text editor"});
     assert_eq!(server.ok("/predict", &body)[0]["label"], "editors");
     let info = server.get("/info").json();
-    assert_eq!(
-        (&info["model_dtype"], &info["model_id"]),
-        (&json!("none"), &json!("bert"))
-    );
+    assert_eq!((&info["model_dtype"], &info["model_id"]), (&json!("none"), &json!("bert")));
 }
 
 #[test]

@@ -27,9 +27,7 @@ fn texts() -> Vec<String> {
     let texts = expected["texts"].as_array().unwrap().iter();
     // An empty text is refused.
     let texts = texts.filter(|text| *text != "");
-    texts
-        .map(|text| text.as_str().unwrap().to_owned())
-        .collect()
+    texts.map(|text| text.as_str().unwrap().to_owned()).collect()
 }
 
 fn vectors(value: &Value) -> Vec<Vec<f32>> {
@@ -84,16 +82,8 @@ fn check_late(name: &str, server: &Server, texts: &[String]) {
     };
     let values = |all: Vec<MultiVector>| all.into_iter().map(|it| it.values).collect::<Vec<_>>();
     let [queries, documents] = ["query", "document"].map(embed);
-    assert_eq!(
-        queries,
-        values(embedder.embed_queries(texts).unwrap()),
-        "{name}"
-    );
-    assert_eq!(
-        documents,
-        values(embedder.embed_documents(texts).unwrap()),
-        "{name}"
-    );
+    assert_eq!(queries, values(embedder.embed_queries(texts).unwrap()), "{name}");
+    assert_eq!(documents, values(embedder.embed_documents(texts).unwrap()), "{name}");
     let reply = server.post("/embed", &json!({"inputs": "bread"}));
     let message = "the model has a vector of each token only: see /embed_all";
     assert_eq!((reply.status, &*reply.message()), (424, message), "{name}");
@@ -103,11 +93,8 @@ fn check_classifier(name: &str, server: &Server, texts: &[String]) {
     let classifier = Classifier::open(folder(name)).unwrap();
     let batch: Vec<[&String; 1]> = texts.iter().map(|text| [text]).collect();
     let answers = server.ok("/predict", &json!({"inputs": batch, "truncate": true}));
-    for (answer, classes) in answers
-        .as_array()
-        .unwrap()
-        .iter()
-        .zip(classifier.classify(texts).unwrap())
+    for (answer, classes) in
+        answers.as_array().unwrap().iter().zip(classifier.classify(texts).unwrap())
     {
         let of_answer = answer.as_array().unwrap().iter().map(|class| {
             let label = class["label"].as_str().unwrap().to_owned();
@@ -126,33 +113,16 @@ fn check_reranker(name: &str, server: &Server, texts: &[String]) {
             let index = rank["index"].as_u64().unwrap() as usize;
             (index, rank["score"].as_f64().unwrap() as f32)
         };
-        ranks
-            .as_array()
-            .unwrap()
-            .iter()
-            .map(pair)
-            .collect::<Vec<_>>()
+        ranks.as_array().unwrap().iter().map(pair).collect::<Vec<_>>()
     };
     // Two folders request logits, the others the sigmoid, which is the API's default.
     let is_raw = ["reranker-xlm-roberta", "reranker-modules"].contains(&name);
-    assert_eq!(
-        rank(texts, is_raw),
-        reranker.rank(QUERY, texts).unwrap(),
-        "{name}"
-    );
+    assert_eq!(rank(texts, is_raw), reranker.rank(QUERY, texts).unwrap(), "{name}");
     let indexes =
         |ranks: Vec<(usize, f32)>| ranks.into_iter().map(|rank| rank.0).collect::<Vec<_>>();
-    assert_eq!(
-        indexes(rank(texts, false)),
-        indexes(rank(texts, true)),
-        "{name}"
-    );
+    assert_eq!(indexes(rank(texts, false)), indexes(rank(texts, true)), "{name}");
     for (text, score) in texts.iter().zip(reranker.scores(QUERY, texts).unwrap()) {
-        assert_eq!(
-            rank(std::slice::from_ref(text), is_raw),
-            [(0, score)],
-            "{name}: {text}"
-        );
+        assert_eq!(rank(std::slice::from_ref(text), is_raw), [(0, score)], "{name}: {text}");
     }
 }
 

@@ -29,11 +29,7 @@ fn pictures_and_texts_have_the_library_s_vectors() {
     let embed =
         |bytes: &[u8]| normalized(pictures.embed(&[Picture::Bytes(bytes)]).unwrap().remove(0));
     let text = "a photo of a cat";
-    let of_text = Embedder::open(&clip)
-        .unwrap()
-        .embed(&[text])
-        .unwrap()
-        .remove(0);
+    let of_text = Embedder::open(&clip).unwrap().embed(&[text]).unwrap().remove(0);
     let of_text = normalized(of_text);
 
     let input = json!([{"image": wide_uri}, {"text": text}, {"image": gray_uri}, {"text": text}]);
@@ -76,10 +72,7 @@ fn folders_without_texts_have_the_library_s_vectors() {
         };
         let mixed = json!([items[0], {"text": "a"}]);
         refused("/v1/embeddings", json!({"input": mixed}));
-        refused(
-            "/v1/embeddings",
-            json!({"input": items, "prompt_name": "a"}),
-        );
+        refused("/v1/embeddings", json!({"input": items, "prompt_name": "a"}));
         refused("/embed", json!({"inputs": "a"}));
     }
 }
@@ -102,22 +95,10 @@ fn mistakes_name_the_picture() {
             json!([{"image": "data:image/png;base64,aGVsbG8="}]),
             "input[0].image: expected a PNG, JPEG or WebP picture",
         ),
-        (
-            json!([{"image": good, "text": "a"}]),
-            "input[0]: expected either a text or an image",
-        ),
-        (
-            json!([{"image": good, "crop": 1}]),
-            "input[0].crop: not supported",
-        ),
-        (
-            json!([{"image": good}, {"text": ""}]),
-            "input[1]: expected a text, got an empty one",
-        ),
-        (
-            json!([7, {"image": good}]),
-            "expected a string, a list of strings",
-        ),
+        (json!([{"image": good, "text": "a"}]), "input[0]: expected either a text or an image"),
+        (json!([{"image": good, "crop": 1}]), "input[0].crop: not supported"),
+        (json!([{"image": good}, {"text": ""}]), "input[1]: expected a text, got an empty one"),
+        (json!([7, {"image": good}]), "expected a string, a list of strings"),
     ] {
         let reply = server.post("/v1/embeddings", &json!({"input": input}));
         assert_eq!(reply.status, 400, "{}", reply.body);
@@ -125,9 +106,5 @@ fn mistakes_name_the_picture() {
     }
     let other = Server::start(&[]);
     let reply = other.post("/v1/embeddings", &json!({"input": [{"image": good}]}));
-    assert!(
-        reply.message().contains("no embeddings of pictures"),
-        "{}",
-        reply.message()
-    );
+    assert!(reply.message().contains("no embeddings of pictures"), "{}", reply.message());
 }

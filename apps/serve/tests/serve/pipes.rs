@@ -30,10 +30,7 @@ fn that_are_closed_are_no_fault() {
             let full = File::options().write(true).open("/dev/full").unwrap();
             let (status, stderr) = help(option, full.into());
             assert_eq!(status, Some(1));
-            assert!(
-                stderr.starts_with("error: stdout: No space left"),
-                "{stderr}"
-            );
+            assert!(stderr.starts_with("error: stdout: No space left"), "{stderr}");
         }
     }
     for options in [["--queue", "0"], ["--model", "/no/such/folder"]] {
@@ -46,9 +43,7 @@ fn that_are_closed_are_no_fault() {
 #[test]
 fn a_server_goes_on_when_nobody_reads_its_logs() {
     let mut server = command();
-    server
-        .args(["--port", "0", "--log-json"])
-        .stderr(Stdio::piped());
+    server.args(["--port", "0", "--log-json"]).stderr(Stdio::piped());
     let mut server = server.spawn().unwrap();
     let mut lines = BufReader::new(server.stderr.take().unwrap()).lines();
     let address = loop {
@@ -68,12 +63,6 @@ fn a_server_goes_on_when_nobody_reads_its_logs() {
         assert!(reply.starts_with("HTTP/1.1 200"), "{reply}");
     }
     let id = server.id().to_string();
-    assert!(
-        Command::new("kill")
-            .args(["-s", "TERM", &id])
-            .status()
-            .unwrap()
-            .success()
-    );
+    assert!(Command::new("kill").args(["-s", "TERM", &id]).status().unwrap().success());
     assert_eq!(server.wait().unwrap().code(), Some(0));
 }

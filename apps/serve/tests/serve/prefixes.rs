@@ -87,10 +87,7 @@ fn a_prefix_is_read_once() {
         check(options, &PROMPTS);
     }
     // Keys and values in 8 bits have no pages.
-    check(
-        &["--attention", "int8"],
-        &PROMPTS.map(|(count, rest, _)| (count, rest, 0)),
-    );
+    check(&["--attention", "int8"], &PROMPTS.map(|(count, rest, _)| (count, rest, 0)));
 }
 
 #[test]
@@ -101,10 +98,7 @@ fn a_float_model_has_the_same_bits_after_a_prefix() {
 /// The tokens of a piece share a scale, and so depend on the pieces.
 #[test]
 fn a_model_of_one_scale_shares_nothing() {
-    check(
-        &["--preset", "onnxruntime"],
-        &PROMPTS.map(|(count, rest, _)| (count, rest, 0)),
-    );
+    check(&["--preset", "onnxruntime"], &PROMPTS.map(|(count, rest, _)| (count, rest, 0)));
 }
 
 #[test]
@@ -176,9 +170,8 @@ fn running_texts_share_their_prefix_and_keep_their_bits() {
     let mut client = begin(server, COMPLETIONS, &abandoned);
     client.read_exact(&mut [0; 1000]).unwrap();
     drop(client);
-    server.wait_until("the text is over", |server| {
-        server.metric("dynquant_sequences_running") == 0.
-    });
+    server
+        .wait_until("the text is over", |server| server.metric("dynquant_sequences_running") == 0.);
     let (found, _) = ask(&servers, COMPLETIONS, &request(&tokens(5, 200), 9));
     assert_eq!(found, 128);
 }
@@ -196,9 +189,8 @@ fn answers_are_those_without_a_cache() {
             request(&[family, rest].concat(), 20 + index * 11 % 60)
         })
         .collect();
-    let expected: Vec<String> = (bodies.iter())
-        .map(|body| content(&alone.ok(COMPLETIONS, body)))
-        .collect();
+    let expected: Vec<String> =
+        (bodies.iter()).map(|body| content(&alone.ok(COMPLETIONS, body))).collect();
     scope(|scope| {
         for client in 0..32 {
             let (server, bodies, expected) = (&server, &bodies, &expected);

@@ -87,13 +87,7 @@ impl Server {
             // A connection that the server is about to close must not be reused.
             .max_idle_age(Duration::from_millis(500))
             .build();
-        Self {
-            child,
-            address,
-            agent: config.into(),
-            logs,
-            reader: Some(reader),
-        }
+        Self { child, address, agent: config.into(), logs, reader: Some(reader) }
     }
 
     pub fn get(&self, path: &str) -> Reply {
@@ -127,12 +121,8 @@ impl Server {
     /// The value of a metric.
     pub fn metric(&self, name: &str) -> f64 {
         let text = self.get("/metrics").body;
-        let line = text
-            .lines()
-            .find_map(|line| line.strip_prefix(name)?.strip_prefix(' '));
-        line.unwrap_or_else(|| panic!("{name} in {text}"))
-            .parse()
-            .unwrap()
+        let line = text.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(' '));
+        line.unwrap_or_else(|| panic!("{name} in {text}")).parse().unwrap()
     }
 
     /// Waits until the condition holds.
@@ -156,9 +146,7 @@ impl Server {
             "POST /embed HTTP/1.1\r\nHost: test\r\nContent-Length: {length}\r\n\
              Expect: 100-continue\r\n\r\n"
         );
-        stream
-            .write_all(format!("{head}{first}").as_bytes())
-            .unwrap();
+        stream.write_all(format!("{head}{first}").as_bytes()).unwrap();
         // The server sends this when the route begins to read the body.
         let mut interim = [0; b"HTTP/1.1 100 Continue\r\n\r\n".len()];
         stream.read_exact(&mut interim).unwrap();

@@ -30,21 +30,14 @@ fn reasoning_is_apart_and_variables_reach_the_template() {
         (json!(null), "<think>\n", true),
         (json!({}), "<think>\n", true),
         (json!({"enable_thinking": true}), "<think>\n", true),
-        (
-            json!({"enable_thinking": false}),
-            "<think>\n\n</think>\n\n",
-            false,
-        ),
+        (json!({"enable_thinking": false}), "<think>\n\n</think>\n\n", false),
         (json!({"style": "loud"}), "!", false),
     ] {
         let body = chat(variables);
         let message = &server.ok(CHAT, &body)["choices"][0]["message"];
         let text = written(end);
-        let expected = if is_reasoning {
-            [json!(text.trim()), json!("")]
-        } else {
-            [Value::Null, json!(text)]
-        };
+        let expected =
+            if is_reasoning { [json!(text.trim()), json!("")] } else { [Value::Null, json!(text)] };
         let got = [&message["reasoning_content"], &message["content"]];
         assert_eq!(got, [&expected[0], &expected[1]], "{body}");
         let parts = events(&server, CHAT, &body);
@@ -53,23 +46,12 @@ fn reasoning_is_apart_and_variables_reach_the_template() {
             deltas.filter_map(Value::as_str).collect()
         };
         assert_eq!(joined("content"), expected[1].as_str().unwrap());
-        assert_eq!(
-            joined("reasoning_content"),
-            expected[0].as_str().unwrap_or_default()
-        );
+        assert_eq!(joined("reasoning_content"), expected[0].as_str().unwrap_or_default());
     }
     // What the template does not read, or gets anyway, is refused by name.
-    for name in [
-        "thinking",
-        "messages",
-        "bos_token",
-        "message",
-        "content",
-        "for",
-        "loop",
-        "default",
-        "1",
-    ] {
+    for name in
+        ["thinking", "messages", "bos_token", "message", "content", "for", "loop", "default", "1"]
+    {
         let reply = server.post(CHAT, &chat(json!({name: true})));
         assert_eq!(reply.status, 400, "{}", reply.body);
         for words in ["chat_template_kwargs", name] {
@@ -78,17 +60,8 @@ fn reasoning_is_apart_and_variables_reach_the_template() {
     }
     // A variable writes no special token, and is given once.
     let reply = server.post(CHAT, &chat(json!({"style": ["a", "<|endoftext|>"]})));
-    assert_eq!(
-        (reply.status, reply.body.contains("\\\"style\\\"")),
-        (400, true),
-        "{}",
-        reply.body
-    );
+    assert_eq!((reply.status, reply.body.contains("\\\"style\\\"")), (400, true), "{}", reply.body);
     let twice = r#"{"messages": [], "chat_template_kwargs": {"style": 1, "style": 2}}"#;
     let reply = server.post_text(CHAT, twice);
-    assert!(
-        reply.status == 400 && reply.body.contains("duplicate"),
-        "{}",
-        reply.body
-    );
+    assert!(reply.status == 400 && reply.body.contains("duplicate"), "{}", reply.body);
 }

@@ -8,9 +8,7 @@ use crate::process::{Server, rest};
 use crate::slow::{LONG_ANSWERS, long_answer};
 
 fn logged(logs: &[String], message: &str) -> bool {
-    let logs = logs
-        .iter()
-        .filter_map(|line| serde_json::from_str::<Value>(line).ok());
+    let logs = logs.iter().filter_map(|line| serde_json::from_str::<Value>(line).ok());
     logs.into_iter().any(|log| log["message"] == message)
 }
 
@@ -18,9 +16,8 @@ fn logged(logs: &[String], message: &str) -> bool {
 fn sigterm_answers_what_was_accepted() {
     const CLIENTS: usize = 8;
     let server = Server::start(&["--max-batch-tokens", "256"]);
-    let texts: Vec<String> = (0..120)
-        .map(|index| format!("{index} {}", "word ".repeat(50)))
-        .collect();
+    let texts: Vec<String> =
+        (0..120).map(|index| format!("{index} {}", "word ".repeat(50))).collect();
     let body = json!({"inputs": texts});
     let expected = server.ok("/embed", &body);
     std::thread::scope(|scope| {
@@ -40,10 +37,7 @@ fn sigterm_answers_what_was_accepted() {
     });
     let (status, logs) = server.wait();
     assert!(status.success(), "{status} {logs:?}");
-    assert!(
-        logged(&logs, "all accepted requests are answered"),
-        "{logs:?}"
-    );
+    assert!(logged(&logs, "all accepted requests are answered"), "{logs:?}");
 }
 
 #[test]
@@ -52,9 +46,7 @@ fn a_request_that_is_not_complete_is_told_so() {
     let (mut stream, tail) = server.begin();
     server.signal("TERM");
     // The request was not accepted before: its texts were not known.
-    server.wait_until("the end has begun", |server| {
-        server.status("/health") != Some(200)
-    });
+    server.wait_until("the end has begun", |server| server.status("/health") != Some(200));
     stream.write_all(tail.as_bytes()).unwrap();
     let reply = rest(stream);
     assert!(reply.starts_with("HTTP/1.1 503"), "{reply}");

@@ -119,16 +119,8 @@ pub fn long_answer(server: &Server, texts: usize, requests: usize) -> TcpStream 
     stream
 }
 
-pub const LONG_ANSWERS: [&str; 8] = [
-    "--max-texts",
-    "12288",
-    "--queue",
-    "12288",
-    "--transfer-seconds",
-    "5",
-    "--max-requests",
-    "1",
-];
+pub const LONG_ANSWERS: [&str; 8] =
+    ["--max-texts", "12288", "--queue", "12288", "--transfer-seconds", "5", "--max-requests", "1"];
 
 /// Waits until an answer is begun: its bytes are counted while it is unread.
 fn begins_to_be_answered(server: &Server, stream: &mut TcpStream) {
@@ -199,14 +191,8 @@ fn connections_that_are_too_many() {
     ] {
         let reply = ask(path);
         assert!(reply.starts_with("HTTP/1.1 429"), "{reply}");
-        assert!(
-            reply.contains("overloaded: expected at most 20 connections at a time"),
-            "{reply}"
-        );
-        assert!(
-            reply.contains(kind) && reply.contains("retry-after: 1"),
-            "{reply}"
-        );
+        assert!(reply.contains("overloaded: expected at most 20 connections at a time"), "{reply}");
+        assert!(reply.contains(kind) && reply.contains("retry-after: 1"), "{reply}");
     }
     // More connections than get a refusal.
     let more: Vec<TcpStream> = (0..200).map(|_| connect()).collect();
@@ -214,8 +200,6 @@ fn connections_that_are_too_many() {
         stream.set_read_timeout(Some(PATIENCE)).unwrap();
         assert_eq!(stream.read(&mut [0]).unwrap_or(0), 0);
     }
-    server.wait_until("a place is free", |server| {
-        server.status("/health") == Some(200)
-    });
+    server.wait_until("a place is free", |server| server.status("/health") == Some(200));
     others_are_answered(&server);
 }

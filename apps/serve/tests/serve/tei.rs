@@ -28,15 +28,9 @@ fn each<'a>(tokens: &'a Value, field: &str) -> Vec<&'a Value> {
 /// The crate's numbers for the tokens of a text.
 fn rows(text: &str) -> Vec<Vec<f32>> {
     let tokens = BERT.tokenizer.encode(Input::Text(text), None).unwrap();
-    let task = Task {
-        tokens: &tokens,
-        head: Head::TokenEmbeddings,
-    };
+    let task = Task { tokens: &tokens, head: Head::TokenEmbeddings };
     let flat = BERT.model.answer(&[task]).unwrap().concat();
-    let rows: Vec<_> = flat
-        .chunks_exact(BERT.config.hidden_size)
-        .map(<[f32]>::to_vec)
-        .collect();
+    let rows: Vec<_> = flat.chunks_exact(BERT.config.hidden_size).map(<[f32]>::to_vec).collect();
     assert_eq!(rows.len(), tokens.len());
     rows
 }
@@ -56,9 +50,7 @@ fn embed_sparse() {
             let got = &together[index];
             let ids: Vec<Value> = expected.ids.iter().map(|id| json!(id)).collect();
             assert_eq!(each(got, "index"), ids.iter().collect::<Vec<_>>());
-            let values = each(got, "value")
-                .into_iter()
-                .map(|it| it.as_f64().unwrap() as f32);
+            let values = each(got, "value").into_iter().map(|it| it.as_f64().unwrap() as f32);
             assert_eq!(values.collect::<Vec<_>>(), expected.weights);
             let alone = server.ok("/embed_sparse", &json!({"inputs": texts[index]}));
             assert_eq!(&alone[0], got);
@@ -82,10 +74,7 @@ fn embed_all() {
         let answer: Vec<_> = answer.as_array().unwrap().iter().map(floats).collect();
         assert_eq!(answer, rows(text), "{text}");
     }
-    let one = server.ok(
-        "/embed_all",
-        &json!({"inputs": texts[0], "prompt_name": "query"}),
-    );
+    let one = server.ok("/embed_all", &json!({"inputs": texts[0], "prompt_name": "query"}));
     let answer: Vec<_> = one[0].as_array().unwrap().iter().map(floats).collect();
     assert_eq!(answer, rows("query the the river"));
     let long = "river ".repeat(2000);
@@ -114,14 +103,8 @@ fn bytes_of_an_answer() {
     server.ok("/embed", &texts(20));
     let reply = server.post("/tokenize", &json!({"inputs": "a ".repeat(900)}));
     assert_eq!(reply.status, 422);
-    assert!(
-        reply.message().contains("(--max-bytes), got "),
-        "{}",
-        reply.body
-    );
-    server.wait_until("bytes are free again", |server| {
-        server.metric("dynquant_bytes_held") == 0.
-    });
+    assert!(reply.message().contains("(--max-bytes), got "), "{}", reply.body);
+    server.wait_until("bytes are free again", |server| server.metric("dynquant_bytes_held") == 0.);
 }
 
 #[test]
@@ -153,12 +136,7 @@ fn similarity() {
     let cosines = floats(&server.ok("/similarity", &json!({"inputs": inputs})));
     let embed = |texts: &[&str]| {
         let vectors = server.ok("/embed", &json!({"inputs": texts}));
-        vectors
-            .as_array()
-            .unwrap()
-            .iter()
-            .map(floats)
-            .collect::<Vec<_>>()
+        vectors.as_array().unwrap().iter().map(floats).collect::<Vec<_>>()
     };
     let source = embed(&["the river runs to the harbour"]);
     for (cosine, vector) in cosines.iter().zip(embed(&sentences)) {
@@ -220,10 +198,7 @@ fn rerank() {
     let long = "river ".repeat(600);
     let reply = refusal(&long, &["a", "b"]);
     let message = reply.message();
-    assert!(
-        message.starts_with("texts[0]: expected at most "),
-        "{message}"
-    );
+    assert!(message.starts_with("texts[0]: expected at most "), "{message}");
     for direction in ["left", "Right"] {
         let mut body = json!({"query": long, "texts": ["a", "b"], "truncate": true});
         body["truncation_direction"] = json!(direction);
@@ -240,9 +215,7 @@ fn rerank() {
 #[test]
 fn passages_are_computed_together() {
     let server = serve("reranker", &["--max-batch-tokens", "600"]);
-    let texts: Vec<String> = (0..100)
-        .map(|i| format!("{}bread", "river ".repeat(i % 9)))
-        .collect();
+    let texts: Vec<String> = (0..100).map(|i| format!("{}bread", "river ".repeat(i % 9))).collect();
     let body = json!({"query": "which city lies on the river", "texts": texts});
     assert_eq!(server.ok("/rerank", &body).as_array().unwrap().len(), 100);
     assert_eq!(server.metric("dynquant_texts_total"), 100.);
@@ -273,10 +246,7 @@ fn tokenize_and_decode() {
     let expected = json!({"id": ids[2], "text": "river", "special": false, "start": 4, "stop": 9});
     assert_eq!(first[2], expected);
     assert_eq!(first[3]["text"], "é");
-    assert_eq!(
-        (&first[3]["start"], &first[3]["stop"]),
-        (&json!(10), &json!(12))
-    );
+    assert_eq!((&first[3]["start"], &first[3]["stop"]), (&json!(10), &json!(12)));
 
     let bare = json!({"inputs": "river", "add_special_tokens": false, "prompt_name": "query"});
     let bare = server.ok("/tokenize", &bare);
@@ -312,11 +282,7 @@ fn tokenize_and_decode() {
 "#;
     for [path, body, message] in candle_dynquant_support::rows(unknown) {
         let reply = server.post_text(path, body);
-        assert!(
-            reply.status >= 400 && reply.message().contains(message),
-            "{body}: {}",
-            reply.body
-        );
+        assert!(reply.status >= 400 && reply.message().contains(message), "{body}: {}", reply.body);
     }
     let most = BERT.config.vocab_size;
     let message = format!("ids[1]: expected token ids below {most}, got 4000000000");
@@ -331,40 +297,22 @@ fn prompts() {
     let plain = serve("bert", &[]);
     let embed = |server: &Server, body: Value| server.ok("/embed", &body)[0].clone();
     let behind = embed(&plain, json!({"inputs": "query the river"}));
-    assert_eq!(
-        embed(&plain, json!({"inputs": "river", "prompt_name": "query"})),
-        behind
-    );
+    assert_eq!(embed(&plain, json!({"inputs": "river", "prompt_name": "query"})), behind);
     let of_openai = json!({"input": "river", "prompt_name": "query"});
-    assert_eq!(
-        plain.ok("/embeddings", &of_openai)["data"][0]["embedding"],
-        behind
-    );
-    assert_eq!(
-        plain.ok("/v1/embeddings", &of_openai)["usage"]["total_tokens"],
-        5
-    );
+    assert_eq!(plain.ok("/embeddings", &of_openai)["data"][0]["embedding"], behind);
+    assert_eq!(plain.ok("/v1/embeddings", &of_openai)["usage"]["total_tokens"], 5);
     // Ids become characters after a prompt.
     let ids = plain.ok("/tokenize", &json!({"inputs": "river"}));
     let ids = each(&ids[0], "id");
-    assert_eq!(
-        embed(&plain, json!({"inputs": ids, "prompt_name": "query"})),
-        behind
-    );
+    assert_eq!(embed(&plain, json!({"inputs": ids, "prompt_name": "query"})), behind);
     let reply = plain.post("/embed", &json!({"inputs": "a", "prompt_name": "title"}));
     let message = "prompt_name: expected one of \"document\", \"query\", got \"title\"";
     refused(&reply, 422, "Validation", message);
 
-    for options in [
-        ["--default-prompt-name", "query"],
-        ["--default-prompt", "query the "],
-    ] {
+    for options in [["--default-prompt-name", "query"], ["--default-prompt", "query the "]] {
         let server = serve("bert", &options);
         assert_eq!(embed(&server, json!({"inputs": "river"})), behind);
-        assert_eq!(
-            server.ok("/", &json!({"inputs": "river", "prompt_name": null}))[0],
-            behind
-        );
+        assert_eq!(server.ok("/", &json!({"inputs": "river", "prompt_name": null}))[0], behind);
         let documents = json!({"inputs": "river", "prompt_name": "document"});
         assert_eq!(embed(&server, documents.clone()), embed(&plain, documents));
         let tokens = server.ok("/tokenize", &json!({"inputs": "river"}));
@@ -385,20 +333,11 @@ fn the_default_prompt_of_a_folder() {
     let server = Server::start(&["--model", dir]);
     let embed = |body: Value| server.ok("/embed", &body);
     let default = embed(json!({"inputs": "tree"}));
-    assert_eq!(
-        default,
-        embed(json!({"inputs": "green tree", "prompt_name": "none"}))
-    );
-    assert_ne!(
-        default,
-        embed(json!({"inputs": "tree", "prompt_name": "none"}))
-    );
+    assert_eq!(default, embed(json!({"inputs": "green tree", "prompt_name": "none"})));
+    assert_ne!(default, embed(json!({"inputs": "tree", "prompt_name": "none"})));
     // Classes are computed from the text without the prompt.
     let classes = server.ok("/predict", &json!({"inputs": "tree"}));
-    assert_eq!(
-        classes,
-        Server::start(&[]).ok("/predict", &json!({"inputs": "tree"}))
-    );
+    assert_eq!(classes, Server::start(&[]).ok("/predict", &json!({"inputs": "tree"})));
 }
 
 #[test]
@@ -411,11 +350,7 @@ fn dimensions() {
     let cut = floats(&server.ok("/embed", &json!({"inputs": "river", "dimensions": 12}))[0]);
     assert!((length(&cut) - 1.).abs() < 1e-6 && cut.len() == 12);
     let length = length(&raw);
-    assert!(
-        cut.iter()
-            .zip(&raw)
-            .all(|(cut, raw)| (cut * length - raw).abs() < 1e-5)
-    );
+    assert!(cut.iter().zip(&raw).all(|(cut, raw)| (cut * length - raw).abs() < 1e-5));
     for got in [0, 33] {
         let reply = server.post("/embed", &json!({"inputs": "river", "dimensions": got}));
         let message = format!("dimensions: expected 1 to 32, which the model has, got {got}");

@@ -11,11 +11,7 @@ use crate::process::Server;
 
 /// A server with one of the templates with tools; `[TOOL_CALLS]` is a special token.
 fn server(name: &str, options: &[&str]) -> Server {
-    let dir = format!(
-        "{}/tools_{name}_{}",
-        env!("CARGO_TARGET_TMPDIR"),
-        options.len()
-    );
+    let dir = format!("{}/tools_{name}_{}", env!("CARGO_TARGET_TMPDIR"), options.len());
     let file = repository().join("assets/reference/chat_tools.json");
     let fixture: Value = serde_json::from_str(&fs::read_to_string(file).unwrap()).unwrap();
     write_model(&dir, fixture["templates"][name].as_str().unwrap());
@@ -37,10 +33,7 @@ fn server(name: &str, options: &[&str]) -> Server {
     let config = fs::read_to_string(&file).unwrap();
     fs::write(
         file,
-        config.replace(
-            "\"max_position_embeddings\": 1024",
-            "\"max_position_embeddings\": 4096",
-        ),
+        config.replace("\"max_position_embeddings\": 1024", "\"max_position_embeddings\": 4096"),
     )
     .unwrap();
     Server::start(&[&["--model", &dir], options].concat())
@@ -80,11 +73,7 @@ fn calls(calls: &Value) -> Vec<(String, Value)> {
             .contains(&arguments["city"].as_str().unwrap_or_default())
             && (1..=9).contains(&arguments["days"].as_u64().unwrap_or(0));
         assert!(
-            if name == "now" {
-                arguments == json!({})
-            } else {
-                is_weather
-            },
+            if name == "now" { arguments == json!({}) } else { is_weather },
             "{name} {arguments}"
         );
         (name, arguments)
@@ -98,12 +87,7 @@ fn an_answer_has_to_call_a_tool() {
         for preset in ["int8", "none"] {
             let server = server(name, &["--preset", preset]);
             let named = json!({"type": "function", "function": {"name": "weather"}});
-            for (seed, choice) in [json!("required"), named]
-                .iter()
-                .cycle()
-                .take(8)
-                .enumerate()
-            {
+            for (seed, choice) in [json!("required"), named].iter().cycle().take(8).enumerate() {
                 let mut body = chat(choice.clone(), seed);
                 if seed % 4 > 1 {
                     body["parallel_tool_calls"] = json!(false);
@@ -112,10 +96,7 @@ fn an_answer_has_to_call_a_tool() {
                 let choice = &answer["choices"][0];
                 let message = &choice["message"];
                 if choice["finish_reason"] == "length" {
-                    assert!(
-                        body["tool_choice"] == "required" && seed % 4 < 2,
-                        "{answer}"
-                    );
+                    assert!(body["tool_choice"] == "required" && seed % 4 < 2, "{answer}");
                 } else {
                     assert_eq!(choice["finish_reason"], "tool_calls", "{name}: {answer}");
                     assert_eq!(message["content"], Value::Null);
@@ -132,11 +113,7 @@ fn an_answer_has_to_call_a_tool() {
                     .filter_map(|delta| delta["tool_calls"].as_array().cloned())
                     .flatten()
                     .collect();
-                assert!(
-                    (0..)
-                        .zip(&streamed)
-                        .all(|(index, call)| call["index"] == index)
-                );
+                assert!((0..).zip(&streamed).all(|(index, call)| call["index"] == index));
                 assert_eq!(calls(&streamed.into()), expected);
                 let last = &parts.last().unwrap()["choices"][0]["finish_reason"];
                 assert_eq!(last, &choice["finish_reason"]);
@@ -185,11 +162,7 @@ fn tools_are_checked() {
     let refused = |server: &Server, body: &Value, expected: &str| {
         let reply = server.post(CHAT, body);
         assert_eq!(reply.status, 400, "{expected}: {}", reply.body);
-        assert!(
-            reply.message().contains(expected),
-            "{expected}: {}",
-            reply.body
-        );
+        assert!(reply.message().contains(expected), "{expected}: {}", reply.body);
     };
     let function = |function: &str| {
         let function: Value = serde_json::from_str(function).unwrap();
@@ -204,13 +177,9 @@ fn tools_are_checked() {
         refused(&hermes, &body, expected);
     }
     // Beside free text only the schemas of strict functions are read.
-    for (name, is_text) in [
-        ("hermes", true),
-        ("llama", false),
-        ("mistral", true),
-        ("arguments", true),
-        ("xml", true),
-    ] {
+    for (name, is_text) in
+        [("hermes", true), ("llama", false), ("mistral", true), ("arguments", true), ("xml", true)]
+    {
         let server = server(name, &["--preset", "none"]);
         for seed in 0..4 {
             let message = &server.ok(CHAT, &chat(json!("auto"), seed))["choices"][0]["message"];
@@ -230,11 +199,7 @@ fn tools_are_checked() {
     }
     let mut twice = chat(json!("required"), 0);
     twice["tools"] = json!([tools()[1], tools()[1]]);
-    refused(
-        &hermes,
-        &twice,
-        "tools: expected functions of different names, got two \"now\"",
-    );
+    refused(&hermes, &twice, "tools: expected functions of different names, got two \"now\"");
     // Many tools, a large schema, and a deep one.
     let tool =
         |index: usize| json!({"type": "function", "function": {"name": format!("f{index}")}});
@@ -260,11 +225,7 @@ fn tools_are_checked() {
 
     let plain = serve(&[]);
     body["messages"] = json!([{"role": "user", "content": "a"}]);
-    refused(
-        &plain,
-        &body,
-        "tools: expected a chat template with calls as",
-    );
+    refused(&plain, &body, "tools: expected a chat template with calls as");
     body["tool_choice"] = json!("none");
     plain.ok(CHAT, &body);
     let call = json!({"id": "a", "type": "function", "function": {"name": "f", "arguments": "{}"}});

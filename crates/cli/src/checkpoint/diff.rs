@@ -42,11 +42,7 @@ pub fn run(args: &DiffArgs) -> Result<()> {
         let (sqnr, max) = sqnr(&a, &b);
         match max {
             0. => same += 1,
-            _ => rows.push(row([
-                other.dtype.clone(),
-                format!("{sqnr:.2}"),
-                format!("{max:.3e}"),
-            ])),
+            _ => rows.push(row([other.dtype.clone(), format!("{sqnr:.2}"), format!("{max:.3e}")])),
         }
     }
     let names: Vec<&String> = of_expected.iter().map(|tensor| &tensor.name).collect();
@@ -75,11 +71,7 @@ fn sqnr(a: &[f32], b: &[f32]) -> (f64, f64) {
 
 /// The absolute difference; 0 for equal infinities and for two NaNs.
 fn difference(a: f64, b: f64) -> f64 {
-    if a == b || a.is_nan() && b.is_nan() {
-        0.
-    } else {
-        (a - b).abs()
-    }
+    if a == b || a.is_nan() && b.is_nan() { 0. } else { (a - b).abs() }
 }
 
 #[cfg(test)]

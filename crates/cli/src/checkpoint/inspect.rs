@@ -57,9 +57,7 @@ pub fn run(args: &InspectArgs) -> Result<()> {
             tensor.dtype.clone(),
             format!("{:?}", tensor.shape),
             megabytes(tensor.bytes),
-            tensor.scales.map_or(String::new(), |[min, max]| {
-                format!("{min:.3e} to {max:.3e}")
-            }),
+            tensor.scales.map_or(String::new(), |[min, max]| format!("{min:.3e} to {max:.3e}")),
         ]);
     }
     let quantized = shown.iter().filter(|tensor| tensor.quantized).count();

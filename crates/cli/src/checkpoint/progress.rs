@@ -61,10 +61,7 @@ mod tests {
 
     fn new(total: u64) -> Progress {
         let show = |text: String| SHOWN.with_borrow_mut(|shown| shown.push_str(&text));
-        Progress {
-            show: Some(show),
-            ..Progress::new(total)
-        }
+        Progress { show: Some(show), ..Progress::new(total) }
     }
 
     #[test]

@@ -103,14 +103,8 @@ pub fn dequantize(args: &DequantizeArgs) -> Result<()> {
 const MAX_LEFT: usize = 12;
 /// The last parts of the names of heads that a model ties to its embedding, so that they have no
 /// tensor.
-const TIED_HEADS: [&str; 6] = [
-    "lm_head",
-    "embed_out",
-    "proj_out",
-    "decoder",
-    "vocab_projector",
-    "output_projection",
-];
+const TIED_HEADS: [&str; 6] =
+    ["lm_head", "embed_out", "proj_out", "decoder", "vocab_projector", "output_projection"];
 
 /// Whether a module is in the model but has no weight to quantize: a norm, or a tied head.
 fn is_float_anyway(
@@ -157,17 +151,11 @@ fn partial_groups(plan: &Plan, tensors: &BTreeMap<String, TensorInfo>) -> Vec<(S
             Ok(QConfig::Groups(groups)) if is_matrix => groups.group_size,
             _ => None,
         };
-        inputs
-            .zip(size)
-            .is_some_and(|(inputs, size)| !inputs.is_multiple_of(size))
+        inputs.zip(size).is_some_and(|(inputs, size)| !inputs.is_multiple_of(size))
     };
     let int8 = |layer: &PlannedLayer| {
         let is_table = layer.kind == LayerKind::Embedding;
-        let int8 = if is_table {
-            QConfig::table()
-        } else {
-            QConfig::int8()
-        };
+        let int8 = if is_table { QConfig::table() } else { QConfig::int8() };
         (layer.name.clone(), int8)
     };
     plan.layers().iter().filter(is_partial).map(int8).collect()

@@ -21,10 +21,7 @@ struct Config {
 
 /// The note for a folder that transformers will not read, if int8 weights are planned.
 pub fn note(folder: &Path, plan: &Plan) -> Option<String> {
-    let mut planned = plan
-        .layers()
-        .iter()
-        .filter_map(|layer| layer.qconfig.as_ref().ok());
+    let mut planned = plan.layers().iter().filter_map(|layer| layer.qconfig.as_ref().ok());
     if !planned.any(|qconfig| !matches!(qconfig, QConfig::Half(_))) {
         return None;
     }

@@ -32,15 +32,9 @@ fn types_of_other_files_are_found() {
     let model = "use self::text::Text;\nuse super::vision as eyes;\n\npub struct Both {\n    text: Text,\n    \
                  vision: eyes::Vision,\n}\n";
     let folder = files([
-        (
-            "models/clip/text.rs",
-            "pub struct Text {\n    a: candle_nn::Linear,\n}\n",
-        ),
+        ("models/clip/text.rs", "pub struct Text {\n    a: candle_nn::Linear,\n}\n"),
         ("models/vision.rs", "pub use crate::models::far::Vision;\n"),
-        (
-            "models/far.rs",
-            "pub struct Vision(candle_nn::Embedding);\n",
-        ),
+        ("models/far.rs", "pub struct Vision(candle_nn::Embedding);\n"),
     ]);
     let model = file(&folder, "models/clip/mod.rs", model);
     let alone = json(&[], &model);
@@ -100,21 +94,14 @@ fn layers_of_other_files_are_seen() {
     has(&read(&model), "#[derive(Clone, Quantizable)]");
     assert_eq!(read(&flash), before);
     // A function that multiplies by its argument is recognized in other files too.
-    file(
-        &folder,
-        "src/ops/mod.rs",
-        "mod linear;\npub use linear::f_linear;\n",
-    );
+    file(&folder, "src/ops/mod.rs", "mod linear;\npub use linear::f_linear;\n");
     let function = "pub fn f_linear(xs: &Tensor, w: &Tensor) -> R { xs.matmul(w) }\n";
     file(&folder, "src/ops/linear.rs", function);
     let net = "use crate::ops::f_linear;\nuse candle_nn::VarBuilder;\n\npub struct Net(Tensor);\n\n\
                impl Net {\n    fn load(vb: VarBuilder) -> R { Ok(Self(vb.get((4, 4), \"w\")?)) }\n    \
                fn forward(&self, xs: &Tensor) -> R { f_linear(xs, &self.0) }\n}\n";
     let report = json(&[], &file(&folder, "src/net.rs", net));
-    assert_eq!(
-        left(&report),
-        ["`0` of `Net` multiplies as a tensor, and is no layer"]
-    );
+    assert_eq!(left(&report), ["`0` of `Net` multiplies as a tensor, and is no layer"]);
     // A weight that a type of another file holds.
     let net = "use crate::ops::Net;\n\npub struct Outer {\n    net: Net,\n}\n\nimpl Outer {\n    \
                fn forward(&self, xs: &Tensor) -> R { xs.matmul(self.net.weight())?.matmul(&self.net.a) }\n}\n";
@@ -182,11 +169,7 @@ fn another_candle_is_named() {
     let model = file(&folder, "a/src/model.rs", SMALL);
     let canonical = folder.path().canonicalize().unwrap();
     let found = |manifest: &str, root: &str| {
-        file(
-            &folder,
-            "a/Cargo.toml",
-            &format!("{}{manifest}", MANIFEST.1),
-        );
+        file(&folder, "a/Cargo.toml", &format!("{}{manifest}", MANIFEST.1));
         file(&folder, "Cargo.toml", &format!("[workspace]\n{root}"));
         let report = json(&[], &model);
         let candle = report["candle"].as_array().unwrap().iter();
@@ -203,39 +186,21 @@ fn another_candle_is_named() {
         assert!(found(&manifest, "").is_empty(), "{fits}");
     }
     let cases = [
-        (
-            "candle-core = '0.8'\ncandle-nn = '0.8'",
-            "core and candle-nn are 0.8",
-        ),
-        (
-            "candle = { package = 'candle-core', version = '=0.11.0' }",
-            "core is =0.11.0",
-        ),
-        (
-            "candle-nn = { git = 'https://x/c', rev = '12' }",
-            "nn is 12 of https://x/c",
-        ),
-        (
-            "candle-nn = { git = 'https://x/c' }",
-            "nn is of https://x/c",
-        ),
+        ("candle-core = '0.8'\ncandle-nn = '0.8'", "core and candle-nn are 0.8"),
+        ("candle = { package = 'candle-core', version = '=0.11.0' }", "core is =0.11.0"),
+        ("candle-nn = { git = 'https://x/c', rev = '12' }", "nn is 12 of https://x/c"),
+        ("candle-nn = { git = 'https://x/c' }", "nn is of https://x/c"),
         (
             "candle-core = { git = 'https://x/c', version = '0.8.4' }",
             "core is 0.8.4 of https://x/c",
         ),
-        (
-            "candle-core = { path = '../candle' }",
-            "core is 0.9.2 of the folder ../candle",
-        ),
+        ("candle-core = { path = '../candle' }", "core is 0.9.2 of the folder ../candle"),
     ];
     let other = "[package]\nname = \"candle-core\"\nversion = \"0.9.2\"\n";
     file(&folder, "candle/Cargo.toml", other);
     for (lines, expected) in cases {
         let manifest = format!("[dependencies]\n{lines}\n");
-        assert_eq!(
-            found(&manifest, ""),
-            [format!("a/Cargo.toml: candle-{expected}")]
-        );
+        assert_eq!(found(&manifest, ""), [format!("a/Cargo.toml: candle-{expected}")]);
     }
     let inherited = "[target.'cfg(unix)'.dependencies]\ncandle.workspace = true\n";
     let root = "[workspace.dependencies.candle]\npackage = \"candle-core\"\nversion = \"0.10\"\n";
@@ -251,10 +216,7 @@ fn another_candle_is_named() {
     let lines: Vec<_> = said.lines().filter(|line| line.contains(locked)).collect();
     assert_eq!(lines.len(), 1, "{said}");
     has(lines[0], "needs 0.11.1 or a later 0.11");
-    assert!(
-        lines[0].ends_with("own-project.md#releases-of-candle"),
-        "{said}"
-    );
+    assert!(lines[0].ends_with("own-project.md#releases-of-candle"), "{said}");
     assert!(found("[dependencies]\ncandle-core = 3\nx =", "").is_empty());
 }
 
@@ -290,10 +252,7 @@ fn a_trait_of_many_places_is_one_line() {
             format!("{first}:5: `dyn Module` hides the layers in it (2 places, this is the first)"),
         ]
     );
-    assert!(
-        lines.ends_with(" 2 places left to you, 0 errors\n"),
-        "{lines}"
-    );
+    assert!(lines.ends_with(" 2 places left to you, 0 errors\n"), "{lines}");
     // A trait of one field is reported as before.
     let lines = said(&["port"], &[&second]);
     has(&lines, "b.rs:5: `dyn Module` hides the layers in it\n");
@@ -329,10 +288,7 @@ fn globs_of_the_crates_own_modules_are_resolved() {
     let folder = files([
         MANIFEST,
         ("src/lib.rs", "mod layers;\nmod model;\nmod other;\n"),
-        (
-            "src/layers/mod.rs",
-            "mod dense;\n\npub use dense::*;\npub use super::*;\n",
-        ),
+        ("src/layers/mod.rs", "mod dense;\n\npub use dense::*;\npub use super::*;\n"),
     ]);
     let dense = "use candle::Tensor;\n\npub struct Dense {\n    weight: Tensor,\n}\n\n\
                  impl Dense {\n    pub fn new(weight: Tensor) -> Self {\n        \
@@ -384,8 +340,5 @@ fn names_that_are_passed_on_are_not_absent() {
         ("src/other.rs", other),
     ]);
     let report = json(&[], folder.path());
-    assert_eq!(
-        left(&report),
-        ["`crate::utils::absent` is not in this crate"]
-    );
+    assert_eq!(left(&report), ["`crate::utils::absent` is not in this crate"]);
 }

@@ -42,9 +42,7 @@ fn files_become_what_is_expected() {
         let name = path.file_name().unwrap().to_str().unwrap();
         let folder = folder();
         let copy = file(&folder, name, &read(&path));
-        let diff = command(&["port"], &[Path::new(name)])
-            .current_dir(&folder)
-            .output();
+        let diff = command(&["port"], &[Path::new(name)]).current_dir(&folder).output();
         let mut diff = stdout(&diff.unwrap());
         for todo in json(&[], &copy)["files"][0]["todo"].as_array().unwrap() {
             let what = todo["what"].as_str().unwrap();
@@ -84,12 +82,8 @@ fn model(fields: &str, constructor: &str, body: &str) -> String {
 fn table<const N: usize>(text: &str) -> Vec<[&str; N]> {
     let mut rows = Vec::<[&str; N]>::new();
     for line in text.trim().lines() {
-        let mut row: [&str; N] = line
-            .split('@')
-            .map(str::trim)
-            .collect::<Vec<_>>()
-            .try_into()
-            .unwrap();
+        let mut row: [&str; N] =
+            line.split('@').map(str::trim).collect::<Vec<_>>().try_into().unwrap();
         if let (Some(last), true) = (rows.last(), row[0].is_empty()) {
             row[..2].copy_from_slice(&last[..2]);
         }
@@ -250,12 +244,7 @@ fn norms_in_fields_are_folded_where_that_is_certain() {
     // A module of the type's module may read its fields.
     file(&folder, "reads.rs", "impl super::Net { fn f(&self) {} }\n");
     let path = file(&folder, "net.rs", text);
-    assert!(
-        json(&[], folder.path())
-            .to_string()
-            .contains("a batch norm stays"),
-        "{path:?}"
-    );
+    assert!(json(&[], folder.path()).to_string().contains("a batch norm stays"), "{path:?}");
 }
 
 /// A norm that is loaded behind the call of the convolution, and a wrapper that calls its
@@ -325,52 +314,28 @@ fn norms_stay_where_a_fold_would_not_compile() {
         (closure, alias, false),
         (each, "@", false),
         (fields, "use candle::Result; @ use crate::Result;", false),
-        (
-            closure,
-            "fn conv @ fn fill(map: &mut VarMap) { map.load(\"a\"); } fn conv",
-            false,
-        ),
+        (closure, "fn conv @ fn fill(map: &mut VarMap) { map.load(\"a\"); } fn conv", false),
         (fields, "use candle::Result; @ use anyhow::Result;", true),
-        (
-            fields,
-            "norm(vb)?; @ candle_nn::batch_norm(4, 1e-5, vb)?;",
-            true,
-        ),
+        (fields, "norm(vb)?; @ candle_nn::batch_norm(4, 1e-5, vb)?;", true),
         (closure, "struct Padded @ mod apart; struct Padded", true),
         (fields, "struct Padded @ mod apart; struct Padded", false),
         (fields, "struct Padded @ mod beside; struct Padded", true),
         (fields, "struct Padded @ mod above; struct Padded", false),
-        (
-            fields,
-            "struct Padded @ #[path = \"a.rs\"] mod beside; struct Padded",
-            false,
-        ),
-        (
-            fields,
-            "struct Padded @ mod inner { mod beside; } struct Padded",
-            false,
-        ),
+        (fields, "struct Padded @ #[path = \"a.rs\"] mod beside; struct Padded", false),
+        (fields, "struct Padded @ mod inner { mod beside; } struct Padded", false),
     ];
     file(&folder, "net/apart.rs", "fn f(net: &super::Net) {}\n");
     let beside = file(&folder, "net/beside.rs", "fn f() {}\n");
     let above = file(&folder, "net/above.rs", "mod below;\n");
     for (body, change, is_folded) in cases {
         let (from, to) = change.split_once(" @ ").unwrap_or_default();
-        let path = file(
-            &folder,
-            "net.rs",
-            &format!("{text}{body}").replacen(from, to, 1),
-        );
+        let path = file(&folder, "net.rs", &format!("{text}{body}").replacen(from, to, 1));
         let given = [&*path, &beside, &above];
         let report = printed(&["port", "--json", "--write"], &given);
         let written = read(&path);
         let is_left = report.contains("a batch norm stays");
         let found = [written.contains(".absorb_bn(&"), is_left];
-        assert_eq!(
-            found,
-            [is_folded, !is_folded],
-            "{change}: {report}\n{written}"
-        );
+        assert_eq!(found, [is_folded, !is_folded], "{change}: {report}\n{written}");
     }
 }
 
@@ -386,18 +351,10 @@ fn tables_are_not_advised_to_be_layers() {
     ] {
         let made = format!("Ok(Self {{ {field}: vb.get((n, 4), \"{name}\")? }})");
         let body = format!("self.{field}.matmul(xs)");
-        let path = file(
-            &folder,
-            "a.rs",
-            &model(&format!("{field}: Tensor"), &made, &body),
-        );
+        let path = file(&folder, "a.rs", &model(&format!("{field}: Tensor"), &made, &body));
         let todo = &json(&[], &path)["files"][0]["todo"];
         let advice = todo[0]["advice"].as_str().unwrap();
-        assert_eq!(
-            advice.starts_with("put `// dynquant: keep`"),
-            is_table,
-            "{advice}"
-        );
+        assert_eq!(advice.starts_with("put `// dynquant: keep`"), is_table, "{advice}");
     }
 }
 
@@ -412,10 +369,7 @@ fn norms_and_constructors_are_known_in_modules() {
         );
         let constructor = "Ok(Self { w: vb.get(2 * n, \"w\")? })";
         let path = file(&folder, "a.rs", &model("w: Tensor", constructor, &body));
-        assert_eq!(
-            json(&["--write"], &path)["files"][0]["todo"],
-            Value::Array(vec![])
-        );
+        assert_eq!(json(&["--write"], &path)["files"][0]["todo"], Value::Array(vec![]));
         let ported = read(&path);
         has(&ported, "ops::rms_norm(xs, &self.w, 1e-6)");
         has(&ported, "#[derive(Clone)]\n    pub struct Net");
@@ -499,10 +453,7 @@ fn bad_input_is_an_error_with_its_line_and_the_others_are_done() {
         let path = file(&folder, name, &text);
         let output = dynquant(&["port", "--write"], &[&path]);
         assert_eq!(output.status.code(), Some(1), "{name}");
-        has(
-            &stderr(&output),
-            &format!("{}:{line}: error: ", path.display()),
-        );
+        has(&stderr(&output), &format!("{}:{line}: error: ", path.display()));
         assert_eq!(read(&path), text);
     }
     // The author has acknowledged the place, or derived the trait there.
@@ -607,12 +558,9 @@ fn folders_links_and_rights() {
 
 #[test]
 fn usage_errors_have_a_status_of_their_own() {
-    for args in [
-        &["port"][..],
-        &["port", "--wrong", "a.rs"],
-        &["port", "--check", "--write", "a.rs"],
-        &[],
-    ] {
+    for args in
+        [&["port"][..], &["port", "--wrong", "a.rs"], &["port", "--check", "--write", "a.rs"], &[]]
+    {
         assert_eq!(dynquant(args, &[]).status.code(), Some(2), "{args:?}");
     }
     assert_eq!(dynquant(&["port", "--help"], &[]).status.code(), Some(0));

@@ -34,12 +34,8 @@ impl<'a> Metadata<'a> {
     /// Checks that the file is a decoder's and that no entry is ignored silently; also returns a
     /// note for each unknown key.
     pub fn read(checkpoint: &'a Checkpoint, name: String) -> Result<(Self, Vec<String>)> {
-        let mut metadata = Self {
-            name,
-            checkpoint,
-            architecture: String::new(),
-            tokens: Vec::new(),
-        };
+        let mut metadata =
+            Self { name, checkpoint, architecture: String::new(), tokens: Vec::new() };
         metadata.architecture = metadata.get(ARCHITECTURE)?;
         let (known, _) = keys::TENSORS[0];
         ensure!(
@@ -192,11 +188,7 @@ impl<'a> Metadata<'a> {
             ("head_dim", "attention.key_length", false),
             ("rope_theta", "rope.freq_base", false),
             ("sliding_window", "attention.sliding_window", false),
-            (
-                "sliding_window_pattern",
-                "attention.sliding_window_pattern",
-                false,
-            ),
+            ("sliding_window_pattern", "attention.sliding_window_pattern", false),
             ("rope_local_base_freq", "rope.freq_base_swa", false),
         ] {
             if from.starts_with("expert") && experts == 0 {
@@ -246,11 +238,7 @@ impl<'a> Metadata<'a> {
             ("attention.value_length_swa", head, head),
             ("rope.dimension_count", config.rotary_dim()?, head),
             ("rope.dimension_count_swa", head, head),
-            (
-                "attention.sliding_window",
-                if has_windows { 0 } else { all },
-                usize::MAX,
-            ),
+            ("attention.sliding_window", if has_windows { 0 } else { all }, usize::MAX),
         ] {
             let key = self.key(key);
             if let Some(got) = self.find(&key)?.filter(|got| !(least..=most).contains(got)) {

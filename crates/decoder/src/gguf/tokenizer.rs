@@ -120,15 +120,9 @@ impl Metadata<'_> {
 
         let replace = |from: &str, to: &str| json!({"type": "Replace", "pattern": {"String": from}, "content": to});
         let mut normalizers = vec![replace(" ", SPACE)];
-        let mut decoders = vec![
-            replace(SPACE, " "),
-            json!({"type": "ByteFallback"}),
-            json!({"type": "Fuse"}),
-        ];
-        if self
-            .find("tokenizer.ggml.add_space_prefix")?
-            .unwrap_or(true)
-        {
+        let mut decoders =
+            vec![replace(SPACE, " "), json!({"type": "ByteFallback"}), json!({"type": "Fuse"})];
+        if self.find("tokenizer.ggml.add_space_prefix")?.unwrap_or(true) {
             normalizers.insert(0, json!({"type": "Prepend", "prepend": SPACE}));
             decoders.push(json!({"type": "Strip", "content": " ", "start": 1, "stop": 0}));
         }
@@ -145,9 +139,8 @@ impl Metadata<'_> {
     /// The contents of a `tokenizer.json` with these parts and this BPE.
     fn json(&self, mut all: Value, mut model: Value) -> Result<Value> {
         let vocab = self.tokens.iter().zip(0..);
-        let vocab: Map<_, _> = vocab
-            .map(|(token, id): (_, usize)| (token.clone(), json!(id)))
-            .collect();
+        let vocab: Map<_, _> =
+            vocab.map(|(token, id): (_, usize)| (token.clone(), json!(id))).collect();
         let (count, tokens) = (vocab.len(), self.tokens.len());
         ensure!(
             count == tokens,
@@ -160,10 +153,8 @@ impl Metadata<'_> {
         let mut whole = Vec::new();
         for (id, (content, kind)) in self.tokens.iter().zip(self.kinds()?).enumerate() {
             if is_whole(kind) {
-                whole.push(
-                    json!({"id": id, "content": content, "special": kind == CONTROL,
-                    "single_word": false, "lstrip": false, "rstrip": false, "normalized": false}),
-                );
+                whole.push(json!({"id": id, "content": content, "special": kind == CONTROL,
+                    "single_word": false, "lstrip": false, "rstrip": false, "normalized": false}));
             }
         }
         all["added_tokens"] = whole.into();
@@ -235,10 +226,7 @@ impl Metadata<'_> {
     fn per_token<T: DeserializeOwned>(&self, key: &str) -> Result<Vec<T>> {
         let (values, count): (Vec<T>, _) = (self.get(key)?, self.tokens.len());
         let (at, got) = (self.at(key), values.len());
-        ensure!(
-            got == count,
-            "{at}: expected {count}, one for each token, got {got}"
-        );
+        ensure!(got == count, "{at}: expected {count}, one for each token, got {got}");
         Ok(values)
     }
 
@@ -250,11 +238,7 @@ impl Metadata<'_> {
             let has_default = self.is_sentence_piece()?;
             return Ok(default.filter(|id| has_default && *id < count));
         };
-        ensure!(
-            id < count,
-            "{}: expected a token below {count}, got {id}",
-            self.at(key)
-        );
+        ensure!(id < count, "{}: expected a token below {count}, got {id}", self.at(key));
         Ok(Some(id))
     }
 }
@@ -284,14 +268,8 @@ fn cuts(pre: &str) -> Option<(Value, Value)> {
             let digits = json!({"type": "Digits", "individual_digits": true});
             (Value::Null, sequence(digits, true))
         }
-        "qwen2" => (
-            json!({"type": "NFC"}),
-            sequence(split(WORDS, "", r"\r\n"), false),
-        ),
-        "gpt-4o" => (
-            Value::Null,
-            sequence(split(CASED_WORDS, "{1,3}", r"\r\n/"), false),
-        ),
+        "qwen2" => (json!({"type": "NFC"}), sequence(split(WORDS, "", r"\r\n"), false)),
+        "gpt-4o" => (Value::Null, sequence(split(CASED_WORDS, "{1,3}", r"\r\n/"), false)),
         name if name == "smaug-bpe" || LLAMA.contains(&name) => {
             (Value::Null, sequence(split(WORDS, "{1,3}", r"\r\n"), false))
         }

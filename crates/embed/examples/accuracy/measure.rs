@@ -86,9 +86,7 @@ impl Figures {
 
 impl fmt::Display for Figures {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let sqnr = self
-            .sqnr_db
-            .map_or(String::new(), |db| format!("{db:.1} dB"));
+        let sqnr = self.sqnr_db.map_or(String::new(), |db| format!("{db:.1} dB"));
         write!(
             f,
             "{:>11.5}{sqnr:>10}{:>10.4}{:>10.4}{:>10.5}{:>10.1} %",
@@ -112,11 +110,7 @@ fn cosine(a: &[f32], b: &[f32]) -> f64 {
         pairs.map(|(&a, &b)| f64::from(a) * f64::from(b)).sum()
     };
     let lengths = (dot(a, a) * dot(b, b)).sqrt();
-    if lengths > 0. {
-        dot(a, b) / lengths
-    } else {
-        0.
-    }
+    if lengths > 0. { dot(a, b) / lengths } else { 0. }
 }
 
 fn sqnr_db<'a>(pairs: impl Iterator<Item = (&'a f32, &'a f32)>) -> Option<f64> {
@@ -138,9 +132,7 @@ fn ranking(scores: &[f64]) -> Vec<usize> {
 fn ndcg(ranking: &[usize], grades: &HashMap<usize, f64>) -> f64 {
     let gain = |grades: &mut dyn Iterator<Item = f64>| -> f64 {
         let ranks = grades.take(DEPTH).zip(2u32..);
-        ranks
-            .map(|(grade, rank)| grade / f64::from(rank).log2())
-            .sum()
+        ranks.map(|(grade, rank)| grade / f64::from(rank).log2()).sum()
     };
     let grade = |passage: &usize| grades.get(passage).copied().unwrap_or(0.);
     let mut best: Vec<f64> = grades.values().copied().collect();
@@ -164,11 +156,7 @@ fn spearman(a: &[f64], b: &[f64]) -> f64 {
         pairs.map(|(a, b)| (a - middle) * (b - middle)).sum()
     };
     let spread = (product(&a, &a) * product(&b, &b)).sqrt();
-    if spread > 0. {
-        product(&a, &b) / spread
-    } else {
-        1.
-    }
+    if spread > 0. { product(&a, &b) / spread } else { 1. }
 }
 
 /// The ranks from 1; equal values share the mean of their ranks.
@@ -215,10 +203,7 @@ mod tests {
         assert_near(spearman(&[1., 2., 3.], &[10., 20., 90.]), 1.);
         assert_near(spearman(&[1., 2., 3.], &[3., 2., 1.]), -1.);
         // By hand: ranks less 3 are 2, 0.5, 0.5, -1, -2 and 1, 2, 0, -2, -1.
-        assert_near(
-            spearman(&[1., 2., 2., 4., 5.], &[2., 1., 3., 5., 4.]),
-            7. / 95f64.sqrt(),
-        );
+        assert_near(spearman(&[1., 2., 2., 4., 5.], &[2., 1., 3., 5., 4.]), 7. / 95f64.sqrt());
         assert_eq!(ranks(&[5., 1., 5., 9.]), [2.5, 4., 2.5, 1.]);
     }
 

@@ -36,24 +36,13 @@ impl Task {
         let passages = records(&dir.join("corpus.jsonl"))?;
         let queries = records(&dir.join("queries.jsonl"))?;
         let mut grades = grades(dir, &positions(&passages), &positions(&queries))?;
-        let judged = queries
-            .into_iter()
-            .enumerate()
-            .filter_map(|(index, query)| {
-                let grades = grades.remove(&index)?;
-                Some((query.text, grades))
-            });
+        let judged = queries.into_iter().enumerate().filter_map(|(index, query)| {
+            let grades = grades.remove(&index)?;
+            Some((query.text, grades))
+        });
         let (queries, grades): (Vec<_>, Vec<_>) = judged.unzip();
-        ensure!(
-            !queries.is_empty(),
-            "{}: expected judgements above 0, got none",
-            dir.display()
-        );
-        Ok(Self {
-            passages: passages.into_iter().map(Record::passage).collect(),
-            queries,
-            grades,
-        })
+        ensure!(!queries.is_empty(), "{}: expected judgements above 0, got none", dir.display());
+        Ok(Self { passages: passages.into_iter().map(Record::passage).collect(), queries, grades })
     }
 }
 
@@ -104,10 +93,7 @@ fn grades(
     let mut lines = text.lines();
     let header = lines.next().unwrap_or_default();
     let path = path.display();
-    ensure!(
-        header == HEADER,
-        "{path}:1: expected {HEADER:?}, got {header:?}"
-    );
+    ensure!(header == HEADER, "{path}:1: expected {HEADER:?}, got {header:?}");
     let mut grades: HashMap<usize, HashMap<usize, f64>> = HashMap::new();
     for (line, number) in lines.zip(2..) {
         let fields: Vec<&str> = line.split('\t').collect();
@@ -133,11 +119,7 @@ fn grades(
 
 fn qrels(dir: &Path) -> PathBuf {
     let of_beir = dir.join("qrels/test.tsv");
-    if of_beir.exists() {
-        of_beir
-    } else {
-        dir.join("qrels.tsv")
-    }
+    if of_beir.exists() { of_beir } else { dir.join("qrels.tsv") }
 }
 
 #[cfg(test)]

@@ -88,21 +88,12 @@ fn run(arguments: &Arguments) -> Result<()> {
     for (rank, hit) in (1..).zip(&hits) {
         show(rank, hit)?;
     }
-    print::note(format_args!(
-        "{} of {} passages",
-        hits.len(),
-        passages.len()
-    ));
+    print::note(format_args!("{} of {} passages", hits.len(), passages.len()));
     Ok(())
 }
 
 fn show(rank: usize, hit: &Hit<'_>) -> Result<()> {
-    let Hit {
-        passage: at,
-        score,
-        cosine,
-        bm25,
-    } = hit;
+    let Hit { passage: at, score, cosine, bm25 } = hit;
     let place = format!("{}:{}-{}", at.file, at.first_line, at.last_line);
     let place = print::on_one_line(&place);
     print::line(format_args!(

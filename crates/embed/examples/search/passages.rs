@@ -22,14 +22,9 @@ pub struct Passage {
 pub fn cut(encoder: &Encoder, file: &str, text: &str) -> Result<Vec<Passage>> {
     let tokenizer = &encoder.tokenizer;
     let around = tokenizer.tokens(encoder.prompts.document(), true)?.len();
-    let limit = tokenizer
-        .max_tokens()
-        .min(MAX_TOKENS)
-        .saturating_sub(around);
+    let limit = tokenizer.max_tokens().min(MAX_TOKENS).saturating_sub(around);
     let starts = tokenizer.spans(text)?.into_iter();
-    let starts: Vec<usize> = starts
-        .map(|it| text.floor_char_boundary(it.start))
-        .collect();
+    let starts: Vec<usize> = starts.map(|it| text.floor_char_boundary(it.start)).collect();
     let newlines = |text: &str| text.matches('\n').count();
     let mut passages = Vec::new();
     let (mut next, mut start, mut line) = (0, 0, 1);

@@ -57,10 +57,7 @@ pub fn both(cosines: &[f64], bm25: &[f64]) -> Vec<(usize, f64)> {
         let squares = chosen.iter().map(|&index| (scores[index] - mean).powi(2));
         let deviation = (squares.sum::<f64>() / count).sqrt();
         let scale = if deviation > 0. { 1. / deviation } else { 0. };
-        chosen
-            .iter()
-            .map(|&index| (scores[index] - mean) * scale)
-            .collect()
+        chosen.iter().map(|&index| (scores[index] - mean) * scale).collect()
     };
     let sums = standard(cosines).into_iter().zip(standard(bm25));
     let sums = sums.map(|(meaning, words)| meaning + WEIGHT_OF_WORDS * words);

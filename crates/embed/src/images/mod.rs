@@ -88,13 +88,8 @@ impl ImageEmbedder {
         let model = config.load(size, &loaded.var_builder());
         let model = model.with_context(|| place.clone())?;
         loaded.check(&place)?;
-        let (mut model, dtype) = by_preset(
-            model,
-            is_quantized,
-            options.preset,
-            Preset::default(),
-            &place,
-        )?;
+        let (mut model, dtype) =
+            by_preset(model, is_quantized, options.preset, Preset::default(), &place)?;
         if is_quantized && let Some(spec) = Preset::default().spec()? {
             model.quantize_rest(&spec)?;
         }
@@ -227,11 +222,7 @@ impl ImageEmbedder {
             let [height, width] = self.size;
             let value = |i| (i * step % 251) as u8;
             let values = (0..height * width * 3).map(value).collect();
-            self.processor.process(Pixels {
-                values,
-                height,
-                width,
-            })
+            self.processor.process(Pixels { values, height, width })
         };
         let pictures = [picture(7)?, picture(7919)?];
         let pictures = pictures.each_ref().map(Vec::as_slice);
@@ -241,12 +232,7 @@ impl ImageEmbedder {
             alone.iter().flatten().all(|x| x.is_finite()),
             "the model: expected finite vectors, got others"
         );
-        let bits = |all: &[Vec<f32>]| {
-            all.iter()
-                .flatten()
-                .map(|x| x.to_bits())
-                .collect::<Vec<_>>()
-        };
+        let bits = |all: &[Vec<f32>]| all.iter().flatten().map(|x| x.to_bits()).collect::<Vec<_>>();
         Ok(bits(&alone) == bits(&self.together(&pictures)?))
     }
 }

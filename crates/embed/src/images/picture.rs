@@ -54,11 +54,7 @@ impl Picture<'_> {
                 bytes.and_then(|bytes| decoded(&bytes))
             }
             .with_context(|| path.display().to_string()),
-            Self::Rgb {
-                pixels,
-                width,
-                height,
-            } => {
+            Self::Rgb { pixels, width, height } => {
                 check(width, height)?;
                 ensure!(
                     pixels.len() == width * height * 3,
@@ -66,11 +62,7 @@ impl Picture<'_> {
                     pixels.len()
                 );
                 let values = pixels.to_vec();
-                Ok(Pixels {
-                    values,
-                    height,
-                    width,
-                })
+                Ok(Pixels { values, height, width })
             }
         }
     }
@@ -92,19 +84,15 @@ fn decoded(bytes: &[u8]) -> Result<Pixels> {
         bytes.len()
     );
     let expected = "expected a PNG, JPEG or WebP picture";
-    let mut reader = ImageReader::new(Cursor::new(bytes))
-        .with_guessed_format()
-        .context(expected)?;
+    let mut reader =
+        ImageReader::new(Cursor::new(bytes)).with_guessed_format().context(expected)?;
     let format = reader.format();
     let mut limits = Limits::default();
     limits.max_alloc = Some(MAX_DECODED);
     reader.limits(limits);
     let mut decoder = reader.into_decoder().context(expected)?;
     let is_jpeg = format == Some(ImageFormat::Jpeg);
-    ensure!(
-        !is_jpeg || has_end(bytes),
-        "{expected}, got a JPEG without its end"
-    );
+    ensure!(!is_jpeg || has_end(bytes), "{expected}, got a JPEG without its end");
     let (width, height) = decoder.dimensions();
     check(width as usize, height as usize)?;
     let orientation = decoder.orientation().context(expected)?;
@@ -113,11 +101,7 @@ fn decoded(bytes: &[u8]) -> Result<Pixels> {
     let image = image.into_rgb8();
     let (width, height) = (image.width() as usize, image.height() as usize);
     let values = image.into_raw();
-    Ok(Pixels {
-        values,
-        height,
-        width,
-    })
+    Ok(Pixels { values, height, width })
 }
 
 /// Whether the scans of a JPEG end; decoders fill up what is missing with gray.

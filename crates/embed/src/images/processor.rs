@@ -124,11 +124,7 @@ impl Processor {
             "expected a picture of at most {MAX_PIXELS} pixels when it is resized, got {width} x \
              {height}"
         );
-        picture = Pixels {
-            values: resize(self.filter, &picture.values, from, to),
-            height,
-            width,
-        };
+        picture = Pixels { values: resize(self.filter, &picture.values, from, to), height, width };
         let [height, width] = self.crop.unwrap_or([picture.height, picture.width]);
         let [top, left] = [(picture.height, height), (picture.width, width)].map(start);
         let mut input = Vec::with_capacity(3 * height * width);
@@ -158,11 +154,7 @@ impl Pixels {
 /// The first of the middle `part` values of `whole`; torchvision's padding of a smaller picture is
 /// shorter in front.
 fn start((whole, part): (usize, usize)) -> i64 {
-    if whole < part {
-        -(((part - whole) / 2) as i64)
-    } else {
-        ((whole - part) / 2) as i64
-    }
+    if whole < part { -(((part - whole) / 2) as i64) } else { ((whole - part) / 2) as i64 }
 }
 
 impl Size {
@@ -170,14 +162,12 @@ impl Size {
     fn resized(self, [height, width]: [usize; 2]) -> [usize; 2] {
         match self {
             Self::Exact(size) => size,
-            Self::ShortestEdge(short) if width <= height => [
-                (short as f64 * height as f64 / width as f64) as usize,
-                short,
-            ],
-            Self::ShortestEdge(short) => [
-                short,
-                (short as f64 * width as f64 / height as f64) as usize,
-            ],
+            Self::ShortestEdge(short) if width <= height => {
+                [(short as f64 * height as f64 / width as f64) as usize, short]
+            }
+            Self::ShortestEdge(short) => {
+                [short, (short as f64 * width as f64 / height as f64) as usize]
+            }
         }
     }
 }
@@ -212,7 +202,5 @@ fn scale(keys: &Keys) -> Result<[(f32, f32); 3]> {
         return Err(keys.fault("image_std", "three numbers above 0"));
     }
     let inverse = inverse as f32;
-    Ok(std::array::from_fn(|i| {
-        (mean[i] * inverse, std[i] * inverse)
-    }))
+    Ok(std::array::from_fn(|i| (mean[i] * inverse, std[i] * inverse)))
 }

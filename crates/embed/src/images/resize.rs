@@ -56,10 +56,9 @@ fn taps(filter: Filter, from: usize, to: usize) -> (Vec<Taps>, u32) {
     let fits = |bits: &u32| 0.5 + most * f64::from(1u32 << (bits + 1)) < f64::from(1 << 15);
     let bits = (0..22).find(|bits| !fits(bits)).unwrap_or(22);
     let code = |w: &f64| (w * f64::from(1u32 << bits)).round() as i32;
-    let taps = all.into_iter().map(|(first, weights)| Taps {
-        first,
-        weights: weights.iter().map(code).collect(),
-    });
+    let taps = all
+        .into_iter()
+        .map(|(first, weights)| Taps { first, weights: weights.iter().map(code).collect() });
     (taps.collect(), bits)
 }
 

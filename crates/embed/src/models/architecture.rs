@@ -127,10 +127,7 @@ static ALL: [Architecture; 20] = [
         sizes: nomic::published_jina_sizes,
         ..JINA_V3
     },
-    Architecture {
-        guesses: Some(&bert::GUESSES),
-        ..BERT
-    },
+    Architecture { guesses: Some(&bert::GUESSES), ..BERT },
     Architecture {
         model_types: &["roberta", "xlm-roberta", "camembert"],
         tables: &[&tables::ROBERTA, &tables::BERT, &tables::COMMON],
@@ -244,11 +241,7 @@ static ALL: [Architecture; 20] = [
         ..DECODER
     },
     CLIP,
-    Architecture {
-        model_types: &["siglip"],
-        tower: Some(&clip::SIGLIP),
-        ..CLIP
-    },
+    Architecture { model_types: &["siglip"], tower: Some(&clip::SIGLIP), ..CLIP },
     JINA_V3,
 ];
 
@@ -309,9 +302,7 @@ impl Architecture {
         let mut below = below.filter(|vb| vb.contains_tensor(self.words));
         let model = below.next().unwrap_or_else(|| vb.clone());
         let transformer = (self.load)(keys, sizes, model.clone())?;
-        let pooled_projection = self
-            .tower
-            .map(|tower| tower.project(keys, sizes, &vb, &model));
+        let pooled_projection = self.tower.map(|tower| tower.project(keys, sizes, &vb, &model));
         let pooled_projection = pooled_projection.transpose()?;
         let source = Source {
             keys,
@@ -342,12 +333,6 @@ impl Architecture {
                 (None, Some(guesses.load(&source, words)?))
             }
         };
-        Ok(Network {
-            model: transformer,
-            head,
-            of_tokens,
-            projection,
-            pooled_projection,
-        })
+        Ok(Network { model: transformer, head, of_tokens, projection, pooled_projection })
     }
 }

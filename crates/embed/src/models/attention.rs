@@ -61,10 +61,7 @@ impl Attention {
             // Each text alone if its terms depend on what it says.
             let together = positions.as_ref().map_or(run.texts, |_| 1);
             for _ in (0..run.texts).step_by(together) {
-                let run = Run {
-                    texts: together,
-                    ..*run
-                };
+                let run = Run { texts: together, ..*run };
                 let scores = (&view.scores, positions.as_ref());
                 contexts.push(self.attend([&q, &k, &v], start, run, scores)?);
                 start += run.texts * run.tokens;
@@ -90,8 +87,7 @@ impl Attention {
         let of_run = |all: &Tensor| {
             let (_, heads, dim) = all.dims3()?;
             let all = all.narrow(0, start, rows)?;
-            all.reshape((run.texts, run.tokens, heads, dim))?
-                .transpose(1, 2)
+            all.reshape((run.texts, run.tokens, heads, dim))?.transpose(1, 2)
         };
         let [q, k, v] = projected.map(of_run);
         let (q, k, v) = (q?, k?, v?);

@@ -31,11 +31,7 @@ pub(super) struct Names {
 
 pub(super) const BERT: Names = Names {
     layers: "encoder.layer",
-    inputs: [
-        "attention.self.query",
-        "attention.self.key",
-        "attention.self.value",
-    ],
+    inputs: ["attention.self.query", "attention.self.key", "attention.self.value"],
     output: "attention.output.dense",
     attention_norm: "attention.output.LayerNorm",
     up: "intermediate.dense",
@@ -104,12 +100,7 @@ pub(super) const DISTILBERT_GUESSES: Guesses = Guesses {
 
 pub(super) fn sizes(keys: &Keys) -> Result<Sizes> {
     let types = keys.size_or("type_vocab_size", 2)?;
-    Ok(Sizes {
-        has_table: true,
-        types,
-        takes_pairs: types > 1,
-        ..Sizes::read(keys)?
-    })
+    Ok(Sizes { has_table: true, types, takes_pairs: types > 1, ..Sizes::read(keys)? })
 }
 
 pub(super) fn roberta_sizes(keys: &Keys) -> Result<Sizes> {
@@ -119,11 +110,7 @@ pub(super) fn roberta_sizes(keys: &Keys) -> Result<Sizes> {
         let expected = format!("more than {first} rows, of which texts have those behind padding");
         return Err(keys.fault("max_position_embeddings", &expected));
     }
-    Ok(Sizes {
-        tokens: sizes.tokens - first,
-        takes_pairs: true,
-        ..sizes
-    })
+    Ok(Sizes { tokens: sizes.tokens - first, takes_pairs: true, ..sizes })
 }
 
 pub(super) fn mpnet_sizes(keys: &Keys) -> Result<Sizes> {
@@ -132,10 +119,7 @@ pub(super) fn mpnet_sizes(keys: &Keys) -> Result<Sizes> {
 }
 
 pub(super) fn electra_sizes(keys: &Keys) -> Result<Sizes> {
-    Ok(Sizes {
-        embedding: keys.size_or("embedding_size", 128)?,
-        ..sizes(keys)?
-    })
+    Ok(Sizes { embedding: keys.size_or("embedding_size", 128)?, ..sizes(keys)? })
 }
 
 pub(super) fn albert_sizes(keys: &Keys) -> Result<Sizes> {
@@ -146,10 +130,7 @@ pub(super) fn albert_sizes(keys: &Keys) -> Result<Sizes> {
         return Err(keys.fault("num_hidden_layers", &format!("at most {LAYERS}")));
     }
     let activation = keys.activation("hidden_act", FusedActivation::GeluTanh)?;
-    Ok(Sizes {
-        activation,
-        ..sizes
-    })
+    Ok(Sizes { activation, ..sizes })
 }
 
 pub(super) fn distilbert_sizes(keys: &Keys) -> Result<Sizes> {
@@ -227,11 +208,7 @@ pub(super) fn load_mpnet(keys: &Keys, sizes: &Sizes, vb: VarBuilder<'_>) -> Resu
 /// The token for padding, which is also the row of its position; others have the rows behind it.
 fn pad(keys: &Keys) -> Result<u32> {
     let is_fixed = keys.word("model_type")?.is_some_and(|it| it == "mpnet");
-    let pad = if is_fixed {
-        1
-    } else {
-        keys.token("pad_token_id", 1)?
-    };
+    let pad = if is_fixed { 1 } else { keys.token("pad_token_id", 1)? };
     if pad as u64 >= MOST {
         return Err(keys.fault("pad_token_id", "a token id below 2^31"));
     }
@@ -278,11 +255,7 @@ pub(super) fn transformer(
     let layers = 0..sizes.layers;
     let layers = layers.map(|index| layer(sizes, names, vb.pp(names.layers).pp(index)));
     let vb = vb.pp("embeddings");
-    Transformer::new(
-        embeddings(sizes, pad, &vb, vb.pp("LayerNorm"))?,
-        layers,
-        view,
-    )
+    Transformer::new(embeddings(sizes, pad, &vb, vb.pp("LayerNorm"))?, layers, view)
 }
 
 pub(super) fn embeddings(

@@ -75,11 +75,7 @@ impl Tower {
         tower: &VarBuilder<'_>,
     ) -> Result<nn::Linear> {
         let outputs = self.outputs(keys, sizes)?;
-        let place = if self.is_padded {
-            tower.pp("head")
-        } else {
-            whole.pp("text_projection")
-        };
+        let place = if self.is_padded { tower.pp("head") } else { whole.pp("text_projection") };
         Ok(sizes.linear(outputs, self.is_padded, place)?)
     }
 }

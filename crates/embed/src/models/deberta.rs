@@ -15,11 +15,7 @@ use super::view::{Sees, View};
 use crate::keys::Keys;
 
 const NAMES: Names = Names {
-    inputs: [
-        "attention.self.query_proj",
-        "attention.self.key_proj",
-        "attention.self.value_proj",
-    ],
+    inputs: ["attention.self.query_proj", "attention.self.key_proj", "attention.self.value_proj"],
     ..bert::BERT
 };
 
@@ -74,10 +70,7 @@ fn meets(keys: &Keys) -> Result<[bool; 2]> {
     let key = "pos_att_type";
     let kinds: Vec<String> = match keys.get(key) {
         None => Vec::new(),
-        Some(Value::String(all)) => all
-            .split('|')
-            .map(|kind| kind.trim().to_lowercase())
-            .collect(),
+        Some(Value::String(all)) => all.split('|').map(|kind| kind.trim().to_lowercase()).collect(),
         Some(_) => keys.optional(key, "words")?.unwrap_or_default(),
     };
     let known = ["c2p", "p2c"];
@@ -100,15 +93,10 @@ fn table(keys: &Keys, sizes: &Sizes, vb: VarBuilder<'_>) -> Result<(Distances, T
         let expected = "2 or more, of which half is less than max_relative_positions - 1";
         return Err(keys.fault("position_buckets", expected));
     }
-    let distances = Distances {
-        span: buckets.unwrap_or(most),
-        furthest: buckets.map(|_| most),
-    };
+    let distances = Distances { span: buckets.unwrap_or(most), furthest: buckets.map(|_| most) };
     let table = nn::embedding(2 * distances.span, sizes.hidden, vb.pp("rel_embeddings"))?;
     let table = table.embeddings().clone();
-    let is_normalized = keys
-        .word("norm_rel_ebd")?
-        .is_some_and(|it| it == "layer_norm");
+    let is_normalized = keys.word("norm_rel_ebd")?.is_some_and(|it| it == "layer_norm");
     if !is_normalized {
         return Ok((distances, table));
     }
@@ -118,9 +106,7 @@ fn table(keys: &Keys, sizes: &Sizes, vb: VarBuilder<'_>) -> Result<(Distances, T
 
 /// The first token's vector, a product and the classifier.
 pub(super) fn head(source: &Source<'_>) -> Result<Option<ClassHead>> {
-    let activation = source
-        .keys
-        .activation("pooler_hidden_act", FusedActivation::Gelu)?;
+    let activation = source.keys.activation("pooler_hidden_act", FusedActivation::Gelu)?;
     let dense = source.vb.pp("pooler.dense");
     bert::two_products(source, dense, activation, "classifier")
 }

@@ -22,23 +22,14 @@ fn sizes(keys: &Keys, activation: FusedActivation) -> Result<Sizes> {
     let hidden = keys.size("hidden_size")?;
     let queries = keys.size("num_attention_heads")?;
     let kv_heads = keys.size_or("num_key_value_heads", queries)?;
-    keys.divides(
-        "num_key_value_heads",
-        kv_heads,
-        "num_attention_heads",
-        queries,
-    )?;
+    keys.divides("num_key_value_heads", kv_heads, "num_attention_heads", queries)?;
     let dim = keys.size_or("head_dim", hidden / queries)?;
     Ok(Sizes {
         vocab: keys.size("vocab_size")?,
         hidden,
         embedding: hidden,
         layers: keys.size("num_hidden_layers")?,
-        heads: Heads {
-            queries,
-            keys: kv_heads,
-            dim,
-        },
+        heads: Heads { queries, keys: kv_heads, dim },
         inner: keys.size("intermediate_size")?,
         eps: keys.epsilon("rms_norm_eps", 1e-6)?,
         activation,
@@ -198,11 +189,7 @@ fn layer(sizes: &Sizes, style: &Style, view: usize, vb: VarBuilder<'_>) -> Candl
             },
             down: sizes.down(style.mlp_bias, vb.pp("mlp.down_proj"))?,
         },
-        around_mlp: Residual {
-            before: Some(before_mlp),
-            after: behind_mlp,
-            ..Residual::default()
-        },
+        around_mlp: Residual { before: Some(before_mlp), after: behind_mlp, ..Residual::default() },
         view,
     })
 }
@@ -211,11 +198,7 @@ fn attention(sizes: &Sizes, style: &Style, vb: VarBuilder<'_>) -> CandleResult<A
     let heads = sizes.heads;
     let (queries, keys) = (heads.queries * heads.dim, heads.keys * heads.dim);
     let linear = |out, name| sizes.linear(out, style.bias, vb.pp(name));
-    let inputs = [
-        linear(queries, "q_proj")?,
-        linear(keys, "k_proj")?,
-        linear(keys, "v_proj")?,
-    ];
+    let inputs = [linear(queries, "q_proj")?, linear(keys, "k_proj")?, linear(keys, "v_proj")?];
     let norm = |name| style.norm(heads.dim, sizes.eps, vb.pp(name));
     Ok(Attention {
         inputs: Inputs::Each(Box::new(inputs)),

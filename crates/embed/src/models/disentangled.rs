@@ -153,11 +153,7 @@ impl ContentTerms {
                 let of_keys = self.of_keys[head * tokens * width..].chunks_exact(width);
                 // From the distance to the first key downwards.
                 let columns = self.columns[query..query + tokens].iter().rev();
-                terms.extend(
-                    columns
-                        .zip(of_keys)
-                        .map(|(&at, of_key)| of_query[at] + of_key[at]),
-                );
+                terms.extend(columns.zip(of_keys).map(|(&at, of_key)| of_query[at] + of_key[at]));
             }
         }
         let shape = (1, self.heads, queries.len(), tokens);
@@ -172,16 +168,10 @@ mod tests {
     /// The sums of rows times places, from `make_log_bucket_position` of transformers.
     #[test]
     fn rows_are_those_of_transformers() {
-        for (span, furthest, expected) in [
-            (256, 512, 756_101_717),
-            (8, 40, 22_568_313),
-            (32, 100, 94_684_697),
-            (2, 9, 5_007_002),
-        ] {
-            let distances = Distances {
-                span,
-                furthest: Some(furthest),
-            };
+        for (span, furthest, expected) in
+            [(256, 512, 756_101_717), (8, 40, 22_568_313), (32, 100, 94_684_697), (2, 9, 5_007_002)]
+        {
+            let distances = Distances { span, furthest: Some(furthest) };
             let places = (-1000i64..=1000).zip(1..);
             let sum: usize = places.map(|(it, place)| distances.row(it) * place).sum();
             assert_eq!(sum, expected, "{span} {furthest}");

@@ -33,13 +33,7 @@ struct Dense {
 
 impl ClassHead {
     pub fn new(pooling: Mode, classifier: nn::Linear) -> Self {
-        Self {
-            dense: None,
-            classifier,
-            pooling,
-            is_late: false,
-            pad: None,
-        }
+        Self { dense: None, classifier, pooling, is_late: false, pad: None }
     }
 
     /// The vectors of a text's tokens that the head reads.
@@ -56,15 +50,8 @@ impl ClassHead {
 
     #[must_use]
     pub fn behind(self, linear: nn::Linear, activation: FusedActivation) -> Self {
-        let dense = Dense {
-            linear,
-            activation,
-            norm: None,
-        };
-        Self {
-            dense: Some(dense),
-            ..self
-        }
+        let dense = Dense { linear, activation, norm: None };
+        Self { dense: Some(dense), ..self }
     }
 
     /// Adds a norm between the product and the classifier.
@@ -117,11 +104,8 @@ impl ClassHead {
 }
 
 /// The tasks with a head of the same name that answers something else.
-const OTHER_TASKS: [&str; 3] = [
-    "ForTokenClassification",
-    "ForMultipleChoice",
-    "ForQuestionAnswering",
-];
+const OTHER_TASKS: [&str; 3] =
+    ["ForTokenClassification", "ForMultipleChoice", "ForQuestionAnswering"];
 
 /// The checkpoint and configuration of a head.
 pub(crate) struct Source<'a> {
@@ -175,10 +159,7 @@ impl Source<'_> {
         if let Some(no) = score.no {
             weight = (weight - row(no)?)?;
         }
-        Ok(ClassHead::new(
-            Mode::LastToken,
-            nn::Linear::new(weight, None),
-        ))
+        Ok(ClassHead::new(Mode::LastToken, nn::Linear::new(weight, None)))
     }
 }
 
@@ -203,9 +184,7 @@ pub(super) const BIASES: [(&str, bool); 3] = [("", true); 3];
 impl Guesses {
     /// A head of as many classes as there are words.
     pub fn load(&self, source: &Source<'_>, words: &nn::Embedding) -> Result<ClassHead> {
-        let Source {
-            keys, sizes, vb, ..
-        } = source;
+        let Source { keys, sizes, vb, .. } = source;
         let [dense, norm, decoded] = self.biases.map(|(key, default)| keys.flag(key, default));
         let dense = source.square(vb.pp(self.dense), dense?)?;
         let norm = sizes.norm_b(norm?, vb.pp(self.norm))?;

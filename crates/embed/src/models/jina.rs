@@ -14,13 +14,8 @@ use super::transformer::Transformer;
 use super::view::{Bias, Sees, View};
 use crate::keys::Keys;
 
-const NAMES: Names = Names {
-    up: "mlp.gated_layers",
-    down: "mlp.wo",
-    norm: "mlp.layernorm",
-    mlp,
-    ..bert::BERT
-};
+const NAMES: Names =
+    Names { up: "mlp.gated_layers", down: "mlp.wo", norm: "mlp.layernorm", mlp, ..bert::BERT };
 
 pub(super) fn sizes(keys: &Keys) -> Result<Sizes> {
     let types = keys.size_or("type_vocab_size", 2)?;
@@ -29,11 +24,7 @@ pub(super) fn sizes(keys: &Keys) -> Result<Sizes> {
         Some("reglu") => FusedActivation::Relu,
         _ => return Err(keys.fault("feed_forward_type", "geglu or reglu")),
     };
-    Ok(Sizes {
-        types,
-        activation,
-        ..Sizes::read(keys)?
-    })
+    Ok(Sizes { types, activation, ..Sizes::read(keys)? })
 }
 
 pub(super) fn load(_: &Keys, sizes: &Sizes, vb: VarBuilder<'_>) -> Result<Transformer> {
@@ -52,11 +43,7 @@ fn slopes(heads: usize) -> Vec<f32> {
         let power = move |head: usize| (-8. * (head + 1) as f32 / heads as f32).exp2();
         (0..heads).map(power)
     };
-    let first = if heads.is_power_of_two() {
-        heads
-    } else {
-        heads.next_power_of_two() / 2
-    };
+    let first = if heads.is_power_of_two() { heads } else { heads.next_power_of_two() / 2 };
     let rest = powers(2 * first).step_by(2).take(heads - first);
     powers(first).chain(rest).collect()
 }

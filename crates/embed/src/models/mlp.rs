@@ -28,11 +28,7 @@ pub(crate) enum Up {
     /// A product with an activation function.
     Plain(nn::Linear),
     /// Two products; the activation of the first multiplies the second.
-    Gated {
-        gate: nn::Linear,
-        value: nn::Linear,
-        activation: FusedActivation,
-    },
+    Gated { gate: nn::Linear, value: nn::Linear, activation: FusedActivation },
     /// The gated products in one weight.
     Fused {
         both: nn::Linear,
@@ -59,19 +55,11 @@ impl Up {
     fn forward(&self, xs: &Tensor) -> Result<Tensor> {
         let (gate, value, activation) = match self {
             Self::Plain(linear) => return linear.forward(xs),
-            Self::Gated {
-                gate,
-                value,
-                activation,
-            } => {
+            Self::Gated { gate, value, activation } => {
                 let [gate, value] = nn::Linear::forward_each([gate, value], xs)?;
                 (gate, value, activation)
             }
-            Self::Fused {
-                both,
-                activation,
-                gate_first,
-            } => {
+            Self::Fused { both, activation, gate_first } => {
                 let both = both.forward(xs)?;
                 let size = both.dim(1)? / 2;
                 let gate_at = usize::from(!gate_first) * size;

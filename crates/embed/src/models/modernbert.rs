@@ -23,11 +23,7 @@ pub(super) const GUESSES: Guesses = Guesses {
     bias: "decoder.bias",
     activation: Some(FusedActivation::Gelu),
     function: "classifier_activation",
-    biases: [
-        ("classifier_bias", false),
-        ("norm_bias", false),
-        ("decoder_bias", true),
-    ],
+    biases: [("classifier_bias", false), ("norm_bias", false), ("decoder_bias", true)],
 };
 
 pub(super) fn sizes(keys: &Keys) -> Result<Sizes> {
@@ -114,9 +110,7 @@ pub(super) fn head(source: &Source<'_>) -> Result<Option<ClassHead>> {
 
 /// The head of the classes of texts or of tokens.
 pub(super) fn any_head(source: &Source<'_>) -> Result<ClassHead> {
-    let Source {
-        keys, sizes, vb, ..
-    } = source;
+    let Source { keys, sizes, vb, .. } = source;
     let pooling = match keys.word("classifier_pooling")?.as_deref() {
         Some("mean") => Mode::Mean,
         _ => Mode::Cls,

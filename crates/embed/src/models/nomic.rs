@@ -35,11 +35,7 @@ pub(super) fn sizes(keys: &Keys) -> Result<Sizes> {
         }
         let types = keys.count_or("type_vocab_size", 2)?;
         let activation = keys.activation("hidden_act", FusedActivation::Silu)?;
-        let sizes = Sizes {
-            types,
-            activation,
-            ..Sizes::read(keys)?
-        };
+        let sizes = Sizes { types, activation, ..Sizes::read(keys)? };
         let dim = sizes.heads.dim;
         if keys.size_or("head_dim", dim)? != dim {
             return Err(keys.fault("head_dim", &dim.to_string()));
@@ -66,8 +62,7 @@ pub(super) fn sizes(keys: &Keys) -> Result<Sizes> {
 }
 
 fn has_gate(keys: &Keys) -> bool {
-    keys.get("activation_function")
-        .is_none_or(|it| it != "gelu")
+    keys.get("activation_function").is_none_or(|it| it != "gelu")
 }
 
 pub(super) fn jina_sizes(keys: &Keys) -> Result<Sizes> {
@@ -97,12 +92,7 @@ pub(super) fn load(keys: &Keys, sizes: &Sizes, vb: VarBuilder<'_>) -> Result<Tra
 }
 
 pub(super) fn load_jina(keys: &Keys, sizes: &Sizes, vb: VarBuilder<'_>) -> Result<Transformer> {
-    let parts = Parts {
-        mixer: "mixer",
-        has_gate: false,
-        biases: [true; 3],
-        experts: None,
-    };
+    let parts = Parts { mixer: "mixer", has_gate: false, biases: [true; 3], experts: None };
     transformer(keys, sizes, &parts, 20_000., vb)
 }
 
@@ -168,11 +158,7 @@ fn layer(
         } else {
             Mlp::Products {
                 up: if parts.has_gate {
-                    Up::Gated {
-                        gate: up("fc12")?,
-                        value: up("fc11")?,
-                        activation,
-                    }
+                    Up::Gated { gate: up("fc12")?, value: up("fc11")?, activation }
                 } else {
                     Up::Plain(up("fc1")?.with_activation(activation))
                 },

@@ -23,11 +23,7 @@ pub(crate) enum Inputs {
 impl Heads {
     /// The same number of heads for queries, keys and values, of `size` numbers in all.
     pub fn equal(heads: usize, size: usize) -> Self {
-        Self {
-            queries: heads,
-            keys: heads,
-            dim: size / heads,
-        }
+        Self { queries: heads, keys: heads, dim: size / heads }
     }
 
     /// The scale of scores.

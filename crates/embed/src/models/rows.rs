@@ -43,11 +43,7 @@ impl Rows {
     pub fn of_one_length(texts: usize, tokens: usize) -> Self {
         let mut rows = Self::new([].into_iter());
         let hidden = 0;
-        rows.runs.push(Run {
-            texts,
-            tokens,
-            hidden,
-        });
+        rows.runs.push(Run { texts, tokens, hidden });
         rows.longest = tokens;
         rows
     }
@@ -78,11 +74,7 @@ impl Rows {
         let hidden = text.hidden;
         match self.runs.last_mut() {
             Some(run) if (run.tokens, run.hidden) == (tokens, hidden) => run.texts += 1,
-            _ => self.runs.push(Run {
-                texts: 1,
-                tokens,
-                hidden,
-            }),
+            _ => self.runs.push(Run { texts: 1, tokens, hidden }),
         }
     }
 }

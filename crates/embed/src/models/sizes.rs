@@ -68,10 +68,7 @@ impl Sizes {
 
     /// A norm with or without a bias.
     pub fn norm_b(&self, bias: bool, vb: VarBuilder<'_>) -> CandleResult<nn::LayerNorm> {
-        let config = nn::LayerNormConfig {
-            affine: bias,
-            ..self.eps.into()
-        };
+        let config = nn::LayerNormConfig { affine: bias, ..self.eps.into() };
         nn::layer_norm(self.hidden, config, vb)
     }
 

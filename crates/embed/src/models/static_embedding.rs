@@ -20,9 +20,7 @@ const TABLES: [&str; 2] = ["embedding.weight", "embeddings"];
 pub(crate) fn config(checkpoint: &Checkpoint, place: &str) -> Result<String> {
     let found = TABLES.into_iter().find_map(|name| {
         let table = checkpoint.tensors().find(|tensor| tensor.name == name)?;
-        <[usize; 2]>::try_from(table.shape)
-            .ok()
-            .map(|shape| (name, shape))
+        <[usize; 2]>::try_from(table.shape).ok().map(|shape| (name, shape))
     });
     let (name, [words, size]) = found.with_context(|| {
         let [one, other] = TABLES;

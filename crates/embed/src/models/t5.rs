@@ -22,11 +22,7 @@ pub(super) fn sizes(keys: &Keys) -> Result<Sizes> {
         hidden,
         embedding: hidden,
         layers: keys.size_as("num_layers", "num_hidden_layers")?,
-        heads: Heads {
-            queries: heads,
-            keys: heads,
-            dim: keys.size_as("d_kv", "head_dim")?,
-        },
+        heads: Heads { queries: heads, keys: heads, dim: keys.size_as("d_kv", "head_dim")? },
         inner: keys.size("d_ff")?,
         eps: keys.epsilon("layer_norm_epsilon", 1e-6)?,
         activation: feed_forward(keys)?.1,
@@ -96,11 +92,7 @@ fn layer(sizes: &Sizes, is_gated: bool, vb: VarBuilder<'_>) -> CandleResult<Laye
         around_attention: Residual::pre_norm(Some(norm(sizes, attention.pp("layer_norm"))?)),
         mlp: Mlp::Products {
             up: if is_gated {
-                Up::Gated {
-                    gate: up("wi_0")?,
-                    value: up("wi_1")?,
-                    activation: sizes.activation,
-                }
+                Up::Gated { gate: up("wi_0")?, value: up("wi_1")?, activation: sizes.activation }
             } else {
                 Up::Plain(up("wi")?.with_activation(sizes.activation))
             },

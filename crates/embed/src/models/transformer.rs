@@ -74,14 +74,7 @@ pub(crate) struct Positions {
 impl Embeddings {
     /// The embeddings of words alone.
     pub fn words_only(words: nn::Embedding) -> Self {
-        Self {
-            words,
-            types: None,
-            positions: None,
-            norm: None,
-            projection: None,
-            scale: None,
-        }
+        Self { words, types: None, positions: None, norm: None, projection: None, scale: None }
     }
 
     fn forward(&self, rows: &Rows) -> Result<Tensor> {
@@ -178,17 +171,11 @@ pub(crate) struct Residual {
 
 impl Residual {
     pub fn post_norm(norm: nn::LayerNorm) -> Self {
-        Self {
-            last: Some(norm),
-            ..Self::default()
-        }
+        Self { last: Some(norm), ..Self::default() }
     }
 
     pub fn pre_norm(norm: Option<nn::LayerNorm>) -> Self {
-        Self {
-            before: norm,
-            ..Self::default()
-        }
+        Self { before: norm, ..Self::default() }
     }
 
     fn forward(
@@ -214,10 +201,7 @@ impl Residual {
         }
         Ok(match &self.last {
             Some(norm) => norm.forward_add(&ys, &sum)?.into(),
-            None => Hidden {
-                sum,
-                term: Some(ys),
-            },
+            None => Hidden { sum, term: Some(ys) },
         })
     }
 }

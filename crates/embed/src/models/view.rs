@@ -124,9 +124,7 @@ impl Terms {
             longest,
             reach,
             is_flat: false,
-            by_distance: by_distance
-                .map(|(head, distance)| term_at(head, distance))
-                .collect(),
+            by_distance: by_distance.map(|(head, distance)| term_at(head, distance)).collect(),
         }
     }
 

@@ -76,11 +76,7 @@ const DINO: &str = r#"{"hidden_size": 768, "num_hidden_layers": 12, "num_attenti
     "image_size": 224, "patch_size": 14, "hidden_act": "gelu", "layer_norm_eps": 1e-6, "num_register_tokens": 4}"#;
 
 const DINO_LAYER: Names = Names {
-    inputs: [
-        "attention.attention.query",
-        "attention.attention.key",
-        "attention.attention.value",
-    ],
+    inputs: ["attention.attention.query", "attention.attention.key", "attention.attention.value"],
     attention_norm: "norm1",
     up: "mlp.fc1",
     down: "mlp.fc2",
@@ -166,15 +162,8 @@ impl VisionConfig {
         let tower = below.find(|vb| vb.contains_tensor(&first));
         let tower = tower.unwrap_or_else(|| vb.clone());
         let parts = tower.pp("embeddings");
-        let config = Conv2dConfig {
-            stride: self.patch,
-            ..Conv2dConfig::default()
-        };
-        let load = if is_clip {
-            nn::conv2d_no_bias
-        } else {
-            nn::conv2d
-        };
+        let config = Conv2dConfig { stride: self.patch, ..Conv2dConfig::default() };
+        let load = if is_clip { nn::conv2d_no_bias } else { nn::conv2d };
         let (first, table) = self.table(&parts)?;
         let norm = |name: &str| sizes.norm(tower.pp(name));
         let is_projected = keys.word("model_type")?.is_some_and(|it| it == "clip")
@@ -208,10 +197,7 @@ impl VisionConfig {
                 vb.get(hidden, "class_embedding")?.unsqueeze(0)?,
                 positions(patches + 1)?.embeddings().clone(),
             ),
-            Family::Dino => (
-                get(1, "cls_token")?,
-                get(patches + 1, "position_embeddings")?,
-            ),
+            Family::Dino => (get(1, "cls_token")?, get(patches + 1, "position_embeddings")?),
         };
         let mut first = vec![(class + table.narrow(0, 0, 1)?)?];
         let model_type = self.keys.word("model_type")?;
@@ -231,11 +217,7 @@ impl VisionConfig {
             let inner = (sizes.inner * 2 / 3).next_multiple_of(8);
             let both = sizes.linear(2 * inner, true, vb.pp("mlp.weights_in"))?;
             Mlp::Products {
-                up: Up::Fused {
-                    both,
-                    activation: FusedActivation::Silu,
-                    gate_first: true,
-                },
+                up: Up::Fused { both, activation: FusedActivation::Silu, gate_first: true },
                 down: nn::linear(inner, sizes.hidden, vb.pp("mlp.weights_out"))?,
             }
         } else {
@@ -274,8 +256,7 @@ impl Vision {
             Some(head) => head.forward(&state.normal(&self.norm)?.0, pictures)?,
             None => {
                 let all = state.complete()?.reshape((pictures, tokens, hidden))?;
-                self.norm
-                    .forward(&all.narrow(1, 0, 1)?.squeeze(1)?.contiguous()?)?
+                self.norm.forward(&all.narrow(1, 0, 1)?.squeeze(1)?.contiguous()?)?
             }
         };
         match &self.projection {
@@ -312,10 +293,7 @@ impl Head {
         let bias = place.get(3 * hidden, "in_proj_bias")?;
         let [of_query, others] = [(0, hidden), (hidden, 2 * hidden)].map(|(start, size)| {
             let (weight, bias) = (weight.narrow(0, start, size)?, bias.narrow(0, start, size)?);
-            candle_core::Result::Ok(nn::Linear::new(
-                weight.contiguous()?,
-                Some(bias.contiguous()?),
-            ))
+            candle_core::Result::Ok(nn::Linear::new(weight.contiguous()?, Some(bias.contiguous()?)))
         });
         let probe = vb.get((1, 1, hidden), "probe")?;
         Ok(Self {
@@ -330,26 +308,11 @@ impl Head {
 
     fn forward(&self, xs: &Tensor, pictures: usize) -> CandleResult<Tensor> {
         let (_, heads, _, dim) = self.query.dims4()?;
-        let both = self
-            .inputs
-            .forward(xs)?
-            .reshape((pictures, (), 2, heads, dim))?;
-        let part = |i| {
-            both.narrow(2, i, 1)?
-                .squeeze(2)?
-                .transpose(1, 2)?
-                .contiguous()
-        };
-        let query = self
-            .query
-            .broadcast_as((pictures, heads, 1, dim))?
-            .contiguous()?;
-        let context = self
-            .attention
-            .forward(&query, &part(0)?, &part(1)?, Mask::All)?;
-        let ys = self
-            .output
-            .forward(&context.reshape((pictures, heads * dim))?)?;
+        let both = self.inputs.forward(xs)?.reshape((pictures, (), 2, heads, dim))?;
+        let part = |i| both.narrow(2, i, 1)?.squeeze(2)?.transpose(1, 2)?.contiguous();
+        let query = self.query.broadcast_as((pictures, heads, 1, dim))?.contiguous()?;
+        let context = self.attention.forward(&query, &part(0)?, &part(1)?, Mask::All)?;
+        let ys = self.output.forward(&context.reshape((pictures, heads * dim))?)?;
         &ys + self.mlp.forward(&self.norm.forward(&ys)?)?
     }
 }
@@ -366,9 +329,7 @@ fn interpolated(table: &Tensor, side: usize, [rows, columns]: [usize; 2]) -> Can
     let table = table.reshape((side, side, hidden))?;
     let wide = weights(columns)?.broadcast_matmul(&table)?;
     let wide = wide.reshape((side, columns * hidden))?;
-    weights(rows)?
-        .matmul(&wide)?
-        .reshape((rows * columns, hidden))
+    weights(rows)?.matmul(&wide)?.reshape((rows * columns, hidden))
 }
 
 /// The weights of the sources of each output, `[to, from]`.

@@ -87,10 +87,7 @@ pub(crate) const POOLING: Table = Table(&[
 /// The keys of a SpladePooling's `config.json`.
 pub(crate) const SPLADE_POOLING: Table = Table(&[
     (&["pooling_strategy", "activation_function"], Used),
-    (
-        &["embedding_dimension", "word_embedding_dimension"],
-        Harmless("config.json has vocab_size"),
-    ),
+    (&["embedding_dimension", "word_embedding_dimension"], Harmless("config.json has vocab_size")),
 ]);
 
 /// The keys of a Dense's `config.json`.
@@ -107,7 +104,5 @@ pub(crate) const LAYER_NORM: Table = Table(&[(&["dimension"], Used)]);
 pub(crate) const NORMALIZE: Table = Table(&[(&["module_input_name", "module_output_name"], Used)]);
 
 /// The keys of a LogitScore's `config.json`.
-pub(crate) const LOGIT_SCORE: Table = Table(&[(
-    &["true_token_id", "false_token_id", "module_input_name"],
-    Used,
-)]);
+pub(crate) const LOGIT_SCORE: Table =
+    Table(&[(&["true_token_id", "false_token_id", "module_input_name"], Used)]);

@@ -29,16 +29,9 @@ pub fn float() -> Options {
 /// Checks that values agree within 1e-4 of the greatest number.
 pub fn check(what: &str, got: &[Vec<f32>], expected: &[Vec<f32>]) -> Result<()> {
     ensure!(got.len() == expected.len(), "{what}: {} answers", got.len());
-    let max = expected
-        .iter()
-        .flatten()
-        .fold(1f32, |max, x| max.max(x.abs()));
+    let max = expected.iter().flatten().fold(1f32, |max, x| max.max(x.abs()));
     for (index, (got, expected)) in got.iter().zip(expected).enumerate() {
-        ensure!(
-            got.len() == expected.len(),
-            "{what}, text {index}: {} numbers",
-            got.len()
-        );
+        ensure!(got.len() == expected.len(), "{what}, text {index}: {} numbers", got.len());
         let far = got
             .iter()
             .zip(expected)
@@ -82,9 +75,7 @@ pub fn edited(name: &str, file: &str, [from, to]: [&str; 2]) -> Result<tempfile:
 
 /// The text of an error; none of an answer.
 pub fn fault<T>(result: Result<T>) -> String {
-    result
-        .err()
-        .map_or_else(String::new, |error| format!("{error:#}"))
+    result.err().map_or_else(String::new, |error| format!("{error:#}"))
 }
 
 /// A folder with a fixture in int8, as `dynquant quantize` writes it.

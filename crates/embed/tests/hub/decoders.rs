@@ -7,10 +7,7 @@ use crate::fault;
 use crate::server::{CHILD, Hub, snapshot};
 
 const FOLDER: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../assets/decoder");
-const FILES: &str = concat!(
-    env!("CARGO_MANIFEST_DIR"),
-    "/../../assets/reference/decoders"
-);
+const FILES: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../assets/reference/decoders");
 const OPENS: &str = "decoders::a_decoder_is_opened";
 const NAME: &str = crate::server::NAME;
 
@@ -36,24 +33,9 @@ fn a_decoder_is_opened() {
 #[test]
 fn a_decoder_by_name_is_downloaded_once() {
     for (dir, name, layers, files) in [
-        (
-            FOLDER,
-            NAME.to_owned(),
-            4,
-            &["config.json", "model.safetensors", "tokenizer.json"][..],
-        ),
-        (
-            FILES,
-            format!("{NAME}/gguf_llama.gguf"),
-            2,
-            &["gguf_llama.gguf"],
-        ),
-        (
-            FILES,
-            format!("{NAME}/gguf_llama.gguf@v1"),
-            2,
-            &["gguf_llama.gguf"],
-        ),
+        (FOLDER, NAME.to_owned(), 4, &["config.json", "model.safetensors", "tokenizer.json"][..]),
+        (FILES, format!("{NAME}/gguf_llama.gguf"), 2, &["gguf_llama.gguf"]),
+        (FILES, format!("{NAME}/gguf_llama.gguf@v1"), 2, &["gguf_llama.gguf"]),
     ] {
         let hub = Hub::start(dir, |_, usual| usual);
         for _ in 0..2 {
@@ -61,10 +43,7 @@ fn a_decoder_by_name_is_downloaded_once() {
             let stderr = String::from_utf8_lossy(&output.stderr);
             assert!(output.status.success(), "{stderr}");
             let stdout = String::from_utf8_lossy(&output.stdout);
-            assert!(
-                stdout.contains(&format!("opened {layers} layers")),
-                "{stdout}"
-            );
+            assert!(stdout.contains(&format!("opened {layers} layers")), "{stdout}");
             assert!(snapshot(&hub).keys().eq(files), "{:?}", snapshot(&hub));
         }
         let requests = hub.paths().len();
@@ -80,18 +59,9 @@ fn what_a_repository_lacks_is_named() {
     for (name, expected) in [
         (NAME.to_owned(), "it has no config.json"),
         (format!("{NAME}/x.gguf"), "it has no x.gguf"),
-        (
-            format!("{NAME}/x-00001-of-00002.gguf"),
-            "it has no x-00001-of-00002.gguf",
-        ),
-        (
-            format!("{NAME}/../x.gguf"),
-            "expected a name such as OWNER/MODEL",
-        ),
-        (
-            format!("{NAME}/x.bin"),
-            "expected a name such as OWNER/MODEL",
-        ),
+        (format!("{NAME}/x-00001-of-00002.gguf"), "it has no x-00001-of-00002.gguf"),
+        (format!("{NAME}/../x.gguf"), "expected a name such as OWNER/MODEL"),
+        (format!("{NAME}/x.bin"), "expected a name such as OWNER/MODEL"),
     ] {
         let fault = fault(&hub.child(OPENS, &name).output().unwrap());
         assert!(fault.contains(expected), "{name}: {fault}");

@@ -43,10 +43,7 @@ fn a_model_is_opened() {
     let Some(model) = std::env::var_os(CHILD) else {
         return;
     };
-    let options = ModelOptions {
-        model: Some(model.into()),
-        ..ModelOptions::default()
-    };
+    let options = ModelOptions { model: Some(model.into()), ..ModelOptions::default() };
     match options.embedder() {
         Ok(embedder) => {
             print::data(format_args!("opened as {}", embedder.encoder().dtype)).unwrap()
@@ -61,12 +58,7 @@ fn a_model_is_opened() {
 #[test]
 fn a_model_by_name_is_downloaded_once() {
     let hub = Hub::start(MODEL, |_, usual| usual);
-    opened(
-        &hub.child(OPENS, NAME)
-            .env("HF_TOKEN", "hf_secret")
-            .output()
-            .unwrap(),
-    );
+    opened(&hub.child(OPENS, NAME).env("HF_TOKEN", "hf_secret").output().unwrap());
 
     // Only files that are read.
     let kept = snapshot(&hub);
@@ -84,51 +76,27 @@ fn a_model_by_name_is_downloaded_once() {
     ];
     assert_eq!(names, expected);
     for (name, length) in &kept {
-        assert_eq!(
-            *length,
-            fs::metadata(format!("{MODEL}/{name}")).unwrap().len(),
-            "{name}"
-        );
+        assert_eq!(*length, fs::metadata(format!("{MODEL}/{name}")).unwrap().len(), "{name}");
     }
-    assert_eq!(
-        fs::read_to_string(hub.repo().join("refs/main")).unwrap(),
-        COMMIT
-    );
+    assert_eq!(fs::read_to_string(hub.repo().join("refs/main")).unwrap(), COMMIT);
     let marks = hub.repo().join(".no_exist").join(COMMIT);
     assert!(marks.join("chat_template.jinja").exists());
     assert!(marks.join("sparse_linear.pt").exists());
     if cfg!(unix) {
-        let link = fs::read_link(
-            hub.repo()
-                .join("snapshots")
-                .join(COMMIT)
-                .join("1_Pooling/config.json"),
-        );
+        let link =
+            fs::read_link(hub.repo().join("snapshots").join(COMMIT).join("1_Pooling/config.json"));
         assert!(link.unwrap().starts_with("../../../blobs"));
     }
 
     // The token is sent to the hub only.
     for (path, token) in hub.seen.lock().unwrap().drain(..) {
-        let expected = if path.starts_with("/cdn/") {
-            ""
-        } else {
-            "Bearer hf_secret"
-        };
+        let expected = if path.starts_with("/cdn/") { "" } else { "Bearer hf_secret" };
         assert_eq!(token, expected, "{path}");
     }
     // No further requests: not even for the commit of a name.
     for offline in ["0", "1"] {
-        opened(
-            &hub.child(OPENS, NAME)
-                .env("HF_HUB_OFFLINE", offline)
-                .output()
-                .unwrap(),
-        );
-        opened(
-            &hub.child(OPENS, &format!("{NAME}@{COMMIT}"))
-                .output()
-                .unwrap(),
-        );
+        opened(&hub.child(OPENS, NAME).env("HF_HUB_OFFLINE", offline).output().unwrap());
+        opened(&hub.child(OPENS, &format!("{NAME}@{COMMIT}")).output().unwrap());
     }
     assert_eq!(hub.paths(), [""; 0]);
     // A tag is requested once; its files are cached.
@@ -166,11 +134,7 @@ fn hostile_answers_are_errors_that_leave_nothing() {
         (
             "unsized",
             tokenizer,
-            |it| Reply {
-                is_unsized: true,
-                cut: 100,
-                ..it
-            },
+            |it| Reply { is_unsized: true, cut: 100, ..it },
             &["tokenizer.json: expected its length or its SHA-256, which tell"],
         ),
         (
@@ -179,12 +143,7 @@ fn hostile_answers_are_errors_that_leave_nothing() {
             |it| it.with("content-encoding", "gzip"),
             &["tokenizer.json: expected no content-encoding, got \"gzip\""],
         ),
-        (
-            "page",
-            tokenizer,
-            |it| it.body("<html>"),
-            &["tokenizer.json: expected JSON"],
-        ),
+        ("page", tokenizer, |it| it.body("<html>"), &["tokenizer.json: expected JSON"]),
         (
             "large",
             tokenizer,
@@ -194,13 +153,7 @@ fn hostile_answers_are_errors_that_leave_nothing() {
         (
             "cut",
             weights,
-            |it| {
-                Reply {
-                    cut: 100,
-                    ..it.clone()
-                }
-                .with("content-length", it.body.len())
-            },
+            |it| Reply { cut: 100, ..it.clone() }.with("content-length", it.body.len()),
             &["model.safetensors"],
         ),
         (
@@ -230,63 +183,30 @@ fn hostile_answers_are_errors_that_leave_nothing() {
             },
             &["expected the SHA-256 "],
         ),
-        (
-            "slow",
-            weights,
-            |it| Reply {
-                wait: Duration::from_secs(30),
-                ..it
-            },
-            &["timeout"],
-        ),
+        ("slow", weights, |it| Reply { wait: Duration::from_secs(30), ..it }, &["timeout"]),
         (
             "missing",
             weights,
             |_| Reply::new(404),
             &["got 404 Not Found: there is no such model, revision or file"],
         ),
-        (
-            "busy",
-            weights,
-            |_| Reply::new(503),
-            &["expected an answer with status 200, got 503"],
-        ),
-        (
-            "unknown",
-            list,
-            |_| Reply::new(401),
-            &["got 401 Unauthorized", "HF_TOKEN"],
-        ),
-        (
-            "gated",
-            list,
-            |_| Reply::new(403),
-            &["got 403 Forbidden", "consent"],
-        ),
+        ("busy", weights, |_| Reply::new(503), &["expected an answer with status 200, got 503"]),
+        ("unknown", list, |_| Reply::new(401), &["got 401 Unauthorized", "HF_TOKEN"]),
+        ("gated", list, |_| Reply::new(403), &["got 403 Forbidden", "consent"]),
         (
             "circle",
             list,
             |_| Reply::new(302).with("location", "/api/models/x"),
             &["expected at most 8 redirections, got more"],
         ),
-        (
-            "nowhere",
-            list,
-            |_| Reply::new(302),
-            &["expected the header `location`, got none"],
-        ),
+        ("nowhere", list, |_| Reply::new(302), &["expected the header `location`, got none"]),
         (
             "file",
             list,
             |_| Reply::new(302).with("location", "file:///etc/passwd"),
             &["expected an address that begins with https://"],
         ),
-        (
-            "text",
-            list,
-            |it| it.body("<html>"),
-            &["expected the files of a commit in JSON"],
-        ),
+        ("text", list, |it| it.body("<html>"), &["expected the files of a commit in JSON"]),
         (
             "commit",
             list,
@@ -298,11 +218,7 @@ fn hostile_answers_are_errors_that_leave_nothing() {
         let hostile = Arc::new(Mutex::new(true));
         let is_hostile = Arc::clone(&hostile);
         let hub = Hub::start(MODEL, move |path, usual| {
-            if is_meant(path) && *is_hostile.lock().unwrap() {
-                change(usual)
-            } else {
-                usual
-            }
+            if is_meant(path) && *is_hostile.lock().unwrap() { change(usual) } else { usual }
         });
         let time = Instant::now();
         let message = fault(&hub.run(NAME));
@@ -326,10 +242,7 @@ fn hostile_answers_are_errors_that_leave_nothing() {
 fn files_with_equal_etags_are_not_one() {
     let hub = Hub::start(MODEL, |path, usual| {
         if path.starts_with("/api/resolve-cache/") {
-            return Reply {
-                headers: vec![("etag", "\"5f-aa\"".to_owned())],
-                ..usual
-            };
+            return Reply { headers: vec![("etag", "\"5f-aa\"".to_owned())], ..usual };
         }
         usual
     });
@@ -385,10 +298,7 @@ fn a_commit_is_the_one_that_is_named() {
         usual
     });
     let message = fault(&hub.run(&format!("{NAME}@{other}")));
-    assert!(
-        message.contains(&format!("expected the commit {other}, got {COMMIT}")),
-        "{message}"
-    );
+    assert!(message.contains(&format!("expected the commit {other}, got {COMMIT}")), "{message}");
     opened(&hub.run(&format!("{NAME}@{}", COMMIT.to_uppercase())));
 }
 
@@ -410,10 +320,7 @@ fn files_of_a_model_that_lie_are_errors() {
     for (file, text, expected) in lies {
         let hub = Hub::start(MODEL, move |path, usual| {
             if file == "etag" && path == "/api/resolve-cache/config.json" {
-                Reply {
-                    headers: vec![("etag", "\"../../x\"".to_owned())],
-                    ..usual
-                }
+                Reply { headers: vec![("etag", "\"../../x\"".to_owned())], ..usual }
             } else if path.ends_with(&format!("resolve-cache/{file}")) {
                 usual.body(text)
             } else {
@@ -428,14 +335,8 @@ fn files_of_a_model_that_lie_are_errors() {
 #[test]
 fn without_a_network_the_message_says_what_to_do() {
     let hub = Hub::start(MODEL, |_, usual| usual);
-    let offline = |hub: &Hub| {
-        fault(
-            &hub.child(OPENS, NAME)
-                .env("HF_HUB_OFFLINE", "1")
-                .output()
-                .unwrap(),
-        )
-    };
+    let offline =
+        |hub: &Hub| fault(&hub.child(OPENS, NAME).env("HF_HUB_OFFLINE", "1").output().unwrap());
     let message = offline(&hub);
     let cache = hub.cache.path().join("hub").display().to_string();
     assert!(
@@ -448,30 +349,15 @@ fn without_a_network_the_message_says_what_to_do() {
     assert_eq!(hub.paths(), [""; 0]);
     // The port is closed.
     let mut child = hub.child(OPENS, NAME);
-    let message = fault(
-        &child
-            .env("HF_ENDPOINT", "http://127.0.0.1:9")
-            .output()
-            .unwrap(),
-    );
-    assert!(
-        message.contains("or from http://127.0.0.1:9 (HF_ENDPOINT)"),
-        "{message}"
-    );
+    let message = fault(&child.env("HF_ENDPOINT", "http://127.0.0.1:9").output().unwrap());
+    assert!(message.contains("or from http://127.0.0.1:9 (HF_ENDPOINT)"), "{message}");
 
     // A part of a model is unusable, since its pooling could differ.
     opened(&hub.run(NAME));
-    let modules = hub
-        .repo()
-        .join("snapshots")
-        .join(COMMIT)
-        .join("modules.json");
+    let modules = hub.repo().join("snapshots").join(COMMIT).join("modules.json");
     fs::remove_file(&modules).unwrap();
     let message = offline(&hub);
-    assert!(
-        message.contains("it has no modules.json, and does not know whether"),
-        "{message}"
-    );
+    assert!(message.contains("it has no modules.json, and does not know whether"), "{message}");
     opened(&hub.run(NAME));
     assert!(modules.exists());
 }
@@ -493,12 +379,7 @@ fn what_is_no_name_is_named() {
     }
     for seconds in ["soon", "9223372036854775807"] {
         let mut child = hub.child(OPENS, NAME);
-        let message = fault(
-            &child
-                .env("HF_HUB_DOWNLOAD_TIMEOUT", seconds)
-                .output()
-                .unwrap(),
-        );
+        let message = fault(&child.env("HF_HUB_DOWNLOAD_TIMEOUT", seconds).output().unwrap());
         let expected =
             format!("HF_HUB_DOWNLOAD_TIMEOUT: expected seconds, 1 to 86400, got {seconds:?}");
         assert!(message.contains(&expected), "{message}");

@@ -14,10 +14,8 @@ use tempfile::TempDir;
 /// The variable that names the model to open.
 pub const CHILD: &str = "DYNQUANT_TEST_MODEL";
 
-pub const MODEL: &str = concat!(
-    env!("CARGO_MANIFEST_DIR"),
-    "/../../assets/reference/encoders/bert"
-);
+pub const MODEL: &str =
+    concat!(env!("CARGO_MANIFEST_DIR"), "/../../assets/reference/encoders/bert");
 pub const NAME: &str = "owner/small-bert";
 pub const COMMIT: &str = "0123456789abcdef0123456789abcdef01234567";
 /// The hash of `model.safetensors`, by `sha256sum`.
@@ -39,10 +37,7 @@ pub struct Reply {
 
 impl Reply {
     pub fn new(status: u16) -> Self {
-        Self {
-            status,
-            ..Self::default()
-        }
+        Self { status, ..Self::default() }
     }
 
     pub fn with(mut self, name: &'static str, value: impl ToString) -> Self {
@@ -51,10 +46,7 @@ impl Reply {
     }
 
     pub fn body(self, body: impl Into<Vec<u8>>) -> Self {
-        Self {
-            body: body.into(),
-            ..self
-        }
+        Self { body: body.into(), ..self }
     }
 }
 
@@ -195,9 +187,7 @@ pub fn files_of_model(model: &str) -> Vec<String> {
             return Vec::new();
         };
         let files = entries.map(Result::unwrap).filter(|it| it.path().is_file());
-        files
-            .map(|it| format!("{dir}{}", it.file_name().display()))
-            .collect()
+        files.map(|it| format!("{dir}{}", it.file_name().display())).collect()
     };
     ["", "1_Pooling/", "2_Normalize/"].map(names).concat()
 }

@@ -28,9 +28,7 @@ pub struct Repo {
 impl Repo {
     pub fn new(cache: &Path, name: &Name) -> Self {
         let folder = format!("models--{}", name.model.replace('/', "--"));
-        Self {
-            root: cache.join(folder),
-        }
+        Self { root: cache.join(folder) }
     }
 
     /// The commit of a revision, if it is known.
@@ -81,8 +79,7 @@ impl Repo {
         let random = RandomState::new().build_hasher().finish();
         let new = path.with_file_name(format!(".dynquant-{random:016x}"));
         let done = link(file, blob, &new).and_then(|()| fs::rename(&new, &path));
-        done.inspect_err(|_| drop(fs::remove_file(&new)))
-            .with_context(|| writing(&path))?;
+        done.inspect_err(|_| drop(fs::remove_file(&new))).with_context(|| writing(&path))?;
         Ok(path)
     }
 }

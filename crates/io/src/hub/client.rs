@@ -66,45 +66,30 @@ impl<'a> Client<'a> {
             .timeout_connect(patience)
             .timeout_recv_response(patience)
             .timeout_per_read(patience);
-        Self {
-            agent: config.build().into(),
-            settings,
-        }
+        Self { agent: config.build().into(), settings }
     }
 
     /// The commit of a revision.
     pub fn list(&self, name: &Name) -> Result<Listing> {
         let Name { model, revision } = name;
         let revision = revision.replace('/', "%2F");
-        let url = format!(
-            "{}/api/models/{model}/revision/{revision}",
-            self.settings.endpoint
-        );
+        let url = format!("{}/api/models/{model}/revision/{revision}", self.settings.endpoint);
         let (_, answer) = self.get(&url)?;
         let limited = answer.into_body().into_with_config().limit(MAX_LIST);
         let text = limited.read_to_vec().with_context(|| url.clone())?;
         let expected = || format!("{url}: expected the files of a commit in JSON");
         let listing: Listing = serde_json::from_slice(&text).with_context(expected)?;
         let commit = &listing.commit;
-        ensure!(
-            is_commit(commit),
-            "{url}: expected the hash of a commit, got {commit:?}"
-        );
+        ensure!(is_commit(commit), "{url}: expected the hash of a commit, got {commit:?}");
         Ok(listing)
     }
 
     /// Starts the download of a file of a commit, of at most `limit` bytes.
     pub fn download(&self, name: &Name, commit: &str, file: &str, limit: u64) -> Result<Download> {
-        let url = format!(
-            "{}/{}/resolve/{commit}/{file}",
-            self.settings.endpoint, name.model
-        );
+        let url = format!("{}/{}/resolve/{commit}/{file}", self.settings.endpoint, name.model);
         let (headers, answer) = self.get(&url)?;
         let encoding = header(answer.headers(), "content-encoding").unwrap_or("identity");
-        ensure!(
-            encoding == "identity",
-            "{url}: expected no content-encoding, got {encoding:?}"
-        );
+        ensure!(encoding == "identity", "{url}: expected no content-encoding, got {encoding:?}");
         let linked = header(&headers, "x-linked-etag").map(unquoted);
         let etag = linked.or_else(|| header(answer.headers(), "etag").map(unquoted));
         let etag = etag.with_context(|| format!("{url}: expected the header `etag`, got none"))?;
@@ -123,17 +108,8 @@ impl<'a> Client<'a> {
             "{url}: expected its length or its SHA-256, which tell whether it is whole, got neither"
         );
         let length = bytes.unwrap_or_default();
-        ensure!(
-            length <= limit,
-            "{url}: expected at most {limit} bytes, got {length}"
-        );
-        Ok(Download {
-            sha256,
-            bytes,
-            limit,
-            etag: etag.to_owned(),
-            body: answer.into_body(),
-        })
+        ensure!(length <= limit, "{url}: expected at most {limit} bytes, got {length}");
+        Ok(Download { sha256, bytes, limit, etag: etag.to_owned(), body: answer.into_body() })
     }
 
     /// The answer after all redirections, and the headers of the first answer.
@@ -154,19 +130,11 @@ impl<'a> Client<'a> {
             if status == StatusCode::OK {
                 return Ok((first.clone(), answer));
             }
-            ensure!(
-                status.is_redirection(),
-                "{at}: {}",
-                refusal(status, self.settings)
-            );
+            ensure!(status.is_redirection(), "{at}: {}", refusal(status, self.settings));
             let to = header(answer.headers(), "location");
             let to =
                 to.with_context(|| format!("{at}: expected the header `location`, got none"))?;
-            at = if to.starts_with('/') {
-                format!("{host}{to}")
-            } else {
-                to.to_owned()
-            };
+            at = if to.starts_with('/') { format!("{host}{to}") } else { to.to_owned() };
         }
         bail!("{url}: expected at most {MAX_REDIRECTS} redirections, got more")
     }
@@ -196,11 +164,7 @@ impl Download {
     pub fn blob(&self, file: &str) -> String {
         match &self.sha256 {
             Some(hash) => hash.clone(),
-            None => format!(
-                "{}-{}",
-                self.etag,
-                &blake3::hash(file.as_bytes()).to_hex()[..16]
-            ),
+            None => format!("{}-{}", self.etag, &blake3::hash(file.as_bytes()).to_hex()[..16]),
         }
     }
 
@@ -239,14 +203,10 @@ impl Download {
             ensure!(got == bytes, "expected {bytes} bytes, got {got}");
         }
         if let Some(expected) = self.sha256 {
-            let got: Vec<String> = (hash.finish().as_ref().iter())
-                .map(|byte| format!("{byte:02x}"))
-                .collect();
+            let got: Vec<String> =
+                (hash.finish().as_ref().iter()).map(|byte| format!("{byte:02x}")).collect();
             let got = got.concat();
-            ensure!(
-                got == expected,
-                "expected the SHA-256 {expected}, got {got}"
-            );
+            ensure!(got == expected, "expected the SHA-256 {expected}, got {got}");
         }
         if is_json {
             serde_json::from_slice::<IgnoredAny>(&text).context("expected JSON")?;

@@ -99,10 +99,7 @@ fn cached(repo: &Repo, name: &Name, reads: &Reads<'_>, offline: bool) -> Result<
         }
         let is_lost = path.is_symlink();
         let is_known = repo.lacks(&commit, file) || offline && file != reads.certain;
-        ensure!(
-            is_known && !is_lost,
-            "it has no {file}, and does not know whether there is one"
-        );
+        ensure!(is_known && !is_lost, "it has no {file}, and does not know whether there is one");
         Ok(None)
     };
     (reads.visit)(&mut Files::new(&snapshot, &mut get))?;
@@ -150,9 +147,7 @@ fn download(
     file: &str,
     progress: &mut dyn FnMut(Progress<'_>),
 ) -> Result<PathBuf> {
-    let has_weights = [".safetensors", ".gguf"]
-        .iter()
-        .any(|end| file.ends_with(end));
+    let has_weights = [".safetensors", ".gguf"].iter().any(|end| file.ends_with(end));
     let limit = if has_weights { MAX_WEIGHTS } else { MAX_OTHER };
     let download = client.download(name, commit, file, limit)?;
     let blob = repo.blob(&download.blob(file))?;
@@ -161,13 +156,8 @@ fn download(
         let mut new = NewFile::beside_nofollow(&blob).with_context(writing)?;
         let total = download.bytes;
         let is_json = file.ends_with(".json");
-        download.write(&mut new, is_json, &mut |bytes| {
-            progress(Progress {
-                file,
-                bytes,
-                of: total,
-            })
-        })?;
+        download
+            .write(&mut new, is_json, &mut |bytes| progress(Progress { file, bytes, of: total }))?;
         new.put().with_context(writing)?;
     }
     repo.link(commit, file, &blob)
@@ -224,15 +214,9 @@ impl<'a> Files<'a> {
             .with_context(|| format!("{path}: expected the index of a checkpoint"))?;
         let shards: std::collections::BTreeSet<String> = index.weight_map.into_values().collect();
         for shard in shards {
-            ensure!(
-                is_plain(&shard),
-                "{path}: expected the name of a file, got {shard:?}"
-            );
+            ensure!(is_plain(&shard), "{path}: expected the name of a file, got {shard:?}");
             let found = self.get(&format!("{prefix}{shard}"))?;
-            ensure!(
-                found.is_some(),
-                "it has no {prefix}{shard}, which {path} names"
-            );
+            ensure!(found.is_some(), "it has no {prefix}{shard}, which {path} names");
         }
         Ok(())
     }

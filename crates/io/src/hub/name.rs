@@ -74,10 +74,7 @@ mod tests {
         let name = Name::parse("intfloat/e5-small-v2@refs/pr/3");
         let name = name.map(|it| (it.to_string(), it.revision));
         let expected = ("intfloat/e5-small-v2@refs/pr/3", "refs/pr/3");
-        assert_eq!(
-            name.ok(),
-            Some((expected.0.to_owned(), expected.1.to_owned()))
-        );
+        assert_eq!(name.ok(), Some((expected.0.to_owned(), expected.1.to_owned())));
         for text in [
             "", "e5", "/e5", "a/", "../a", "a/..", "a/b/c", "a/b@", "a/b@../c", "a/b@c//d",
             "a b/c", "a/b?c", "a/b@-c", "./a", "a/.b", "a/b%2e", "a\\b/c", "/a/b", "ä/b",

@@ -91,7 +91,5 @@ fn text(name: &str) -> Result<Option<String>> {
     let text = env::var_os(name).map(|it| it.into_string());
     let text = text.transpose();
     let text = text.map_err(|_| anyhow::anyhow!("{name}: expected a text in UTF-8"))?;
-    Ok(text
-        .map(|it| it.trim().to_owned())
-        .filter(|it| !it.is_empty()))
+    Ok(text.map(|it| it.trim().to_owned()).filter(|it| !it.is_empty()))
 }

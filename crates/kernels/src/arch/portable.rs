@@ -213,13 +213,11 @@ pub unsafe fn attend<const CAREFUL: bool>(
 fn register<const LANES: usize>() -> impl Register<LANES, V = [f32; LANES]> {
     // Whether `fma` surely is an instruction: the C library's is a call for each element.
     let has_fma = cfg!(any(target_arch = "aarch64", target_feature = "fma"));
-    register_by(move |a: f32, b, acc| {
-        if has_fma {
-            a.mul_add(b, acc)
-        } else {
-            fma_by_f64(a, b, acc)
-        }
-    })
+    register_by(
+        move |a: f32, b, acc| {
+            if has_fma { a.mul_add(b, acc) } else { fma_by_f64(a, b, acc) }
+        },
+    )
 }
 
 /// A register of `LANES` f32 with that `fma`.

@@ -34,12 +34,7 @@ fn apply(isa: Isa, activation: Activation, xs: &[f32], factors: Option<&[f32]>) 
             threads.for_each_item(out.chunks_mut(share).enumerate(), |(index, out)| {
                 let part = index * share..index * share + out.len();
                 let factors = factors.map(|factors| &factors[part.clone()]);
-                isa.run(ActivateTo {
-                    activation,
-                    xs: &xs[part],
-                    factors,
-                    out,
-                });
+                isa.run(ActivateTo { activation, xs: &xs[part], factors, out });
             });
         })
     }
@@ -63,18 +58,11 @@ mod tests {
         let factors: Vec<f32> = xs.iter().map(|x| 0.7 - x).collect();
         for isa in Isa::available() {
             // Miri is a thousand times as slow.
-            for len in [0, 1, 17, 2_049, 18_000]
-                .into_iter()
-                .take(if cfg!(miri) { 3 } else { 5 })
-            {
+            for len in [0, 1, 17, 2_049, 18_000].into_iter().take(if cfg!(miri) { 3 } else { 5 }) {
                 let (xs, factors) = (&xs[..len], &factors[..len]);
                 let plain = activate(isa, Activation::Silu, xs);
                 let expected: Vec<f32> = plain.iter().zip(factors).map(|(x, y)| x * y).collect();
-                assert_eq!(
-                    activate_mul(isa, Activation::Silu, xs, factors),
-                    expected,
-                    "{isa}"
-                );
+                assert_eq!(activate_mul(isa, Activation::Silu, xs, factors), expected, "{isa}");
             }
         }
     }

@@ -36,10 +36,8 @@ impl<'a> Attention<'a> {
         if queries.q.rows == self.queries.q.rows || !(follow(self.k) && follow(self.v)) {
             return self;
         }
-        let keys = |heads: Heads<'a>| Heads {
-            strides: [heads.strides[1], 0, heads.strides[2]],
-            ..heads
-        };
+        let keys =
+            |heads: Heads<'a>| Heads { strides: [heads.strides[1], 0, heads.strides[2]], ..heads };
         Self::new(queries, keys(self.k), keys(self.v), self.precision)
     }
 }
@@ -73,9 +71,7 @@ pub fn attention(isa: Isa, attention: Attention<'_>) -> Vec<f32> {
     }
     let attention = attention.checked().grouped();
     let Attention { queries, k, v, .. } = attention;
-    let Queries {
-        q, batch, heads, ..
-    } = queries;
+    let Queries { q, batch, heads, .. } = queries;
     let len = sizes::length("out", &[batch, heads, q.rows, v.columns]);
     if len == 0 || k.rows == 0 {
         return vec![0.; len];
@@ -171,9 +167,7 @@ pub fn attention_to_bf16(
                 }
                 let mut local = attention;
                 (local.k.values, local.v.values) = (Values::Whole(wide_k), Values::Whole(wide_v));
-                let Queries {
-                    q, heads, kv_heads, ..
-                } = local.queries;
+                let Queries { q, heads, kv_heads, .. } = local.queries;
                 let group = heads / kv_heads;
                 let first = index % kv_heads * group;
                 let step = Precision::BFloat16.queries_of_task();
@@ -196,11 +190,7 @@ pub fn attention_to_bf16(
 
 /// Writes the matrix of a head of a sequence as f32.
 fn widen(isa: Isa, from: Heads<'_, bf16>, [sequence, head]: [usize; 2], to: &mut [f32]) {
-    let rows = if from.strides[2] == from.columns {
-        PAGE
-    } else {
-        1
-    };
+    let rows = if from.strides[2] == from.columns { PAGE } else { 1 };
     for (index, out) in to.chunks_mut((rows * from.columns).max(1)).enumerate() {
         let values = &from.rows_from(sequence, head, index * rows)[..out.len()];
         isa.run(widened(values, out));
@@ -224,11 +214,7 @@ mod tests {
     /// Rows of `heads * columns` that the heads share, as a projection leaves them.
     fn heads(values: &[f32], batch_rows: usize, heads: usize, columns: usize) -> Heads<'_> {
         let row = heads * columns;
-        Heads::new(
-            values,
-            [batch_rows * row, columns, row],
-            [batch_rows, columns],
-        )
+        Heads::new(values, [batch_rows * row, columns, row], [batch_rows, columns])
     }
 
     /// Each element in f64, and the bound that is stated for it.
@@ -257,9 +243,7 @@ mod tests {
                 };
                 let of_mask = |j| queries.mask.map_or(0., |mask| at(&mask, b, h, i, j)).abs();
                 let seen = || (0..a.k.rows).filter(|j| of_mask(*j).is_finite());
-                let size = seen()
-                    .map(|j| of_products(j) + of_mask(j))
-                    .fold(0., f64::max);
+                let size = seen().map(|j| of_products(j) + of_mask(j)).fold(0., f64::max);
                 let max = scores.iter().copied().fold(f64::NEG_INFINITY, f64::max);
                 let weights: Vec<f64> = scores.iter().map(|s| (s - max).exp()).collect();
                 let sum = weights.iter().sum::<f64>();
@@ -288,11 +272,7 @@ mod tests {
                 for c in 0..a.v.columns {
                     let term = |(j, w): (usize, &f64)| w * at(&a.v, b, kv(h), j, c);
                     let total = weights.iter().enumerate().map(term).sum::<f64>();
-                    let exact = if max == f64::NEG_INFINITY {
-                        0.
-                    } else {
-                        total / sum
-                    };
+                    let exact = if max == f64::NEG_INFINITY { 0. } else { total / sum };
                     // A row of values in 8 bits has one scale.
                     let columns = match a.precision {
                         Precision::Int8 => 0..a.v.columns,
@@ -348,10 +328,7 @@ mod tests {
             for x in of_keys.iter_mut().chain(&mut of_queries).step_by(3) {
                 *x = f32::NEG_INFINITY;
             }
-            of_queries
-                .iter_mut()
-                .take(keys)
-                .for_each(|x| *x = f32::NEG_INFINITY);
+            of_queries.iter_mut().take(keys).for_each(|x| *x = f32::NEG_INFINITY);
             let mask = |values, strides| Heads::new(values, strides, [queries, keys]);
             let masks = [
                 None,
@@ -431,11 +408,8 @@ mod tests {
     #[cfg_attr(miri, ignore = "takes hours")]
     fn what_is_not_finite_stays_with_its_queries() {
         let (queries, keys, dim) = (20, 150, 8);
-        let (mut q, k, v) = (
-            values(1, queries * dim),
-            values(2, keys * dim),
-            values(3, keys * dim),
-        );
+        let (mut q, k, v) =
+            (values(1, queries * dim), values(2, keys * dim), values(3, keys * dim));
         for isa in Isa::available() {
             let run = |q: &[f32]| {
                 let attention = Attention::one_head([q, &k, &v], dim);

@@ -101,10 +101,7 @@ impl KeyValues {
         capacity: usize,
     ) -> Self {
         for (what, got) in [("keys", capacity), ("head_dim", head_dim)] {
-            assert!(
-                got <= MAX_TERMS,
-                "{what}: expected at most {MAX_TERMS}, got {got}"
-            );
+            assert!(got <= MAX_TERMS, "{what}: expected at most {MAX_TERMS}, got {got}");
         }
         let heads = sizes::length("heads", &[batch, kv_heads]);
         let stride = capacity.next_multiple_of(BLOCK);
@@ -112,15 +109,7 @@ impl KeyValues {
         let values = self.values.of_heads(isa, heads, value_dim, capacity);
         let mut scales = self.scales;
         scales.resize(sizes::length("scales", &[heads, stride]), 0.);
-        Self {
-            batch,
-            kv_heads,
-            len: 0,
-            capacity,
-            keys,
-            values,
-            scales,
-        }
+        Self { batch, kv_heads, len: 0, capacity, keys, values, scales }
     }
 
     /// A copy of these rows with room for `capacity` of each head; codes are not converted again.
@@ -132,10 +121,8 @@ impl KeyValues {
         let heads = [self.batch, self.kv_heads];
         let value_dim = self.value_dim();
         let mut new = Self::new(self.keys.isa(), heads, [self.keys.k(), value_dim], capacity);
-        new.keys
-            .copy_heads(&self.keys, self.len, self.keys.groups());
-        new.values
-            .copy_heads(&self.values, value_dim, self.len.div_ceil(4));
+        new.keys.copy_heads(&self.keys, self.len, self.keys.groups());
+        new.values.copy_heads(&self.values, value_dim, self.len.div_ceil(4));
         let [to, from] = [&new, self].map(|cache| cache.capacity.next_multiple_of(BLOCK));
         for head in 0..self.batch * self.kv_heads {
             let scales = &self.scales[head * from..][..self.len];
@@ -192,24 +179,12 @@ impl KeyValues {
         let k = k.checked("k", self.batch, self.kv_heads);
         let v = v.checked("v", self.batch, self.kv_heads);
         let heads = self.batch * self.kv_heads;
-        let value_dim = if heads == 0 {
-            v.columns
-        } else {
-            self.value_dim()
-        };
-        assert!(
-            k.columns == self.keys.k(),
-            "k: expected {} columns",
-            self.keys.k()
-        );
+        let value_dim = if heads == 0 { v.columns } else { self.value_dim() };
+        assert!(k.columns == self.keys.k(), "k: expected {} columns", self.keys.k());
         assert!(v.columns == value_dim, "v: expected {value_dim} columns");
         assert!(k.rows == v.rows, "k and v: expected one number of keys");
         let room = self.capacity - self.len;
-        assert!(
-            k.rows <= room,
-            "keys: expected at most {room} more, got {}",
-            k.rows
-        );
+        assert!(k.rows <= room, "keys: expected at most {room} more, got {}", k.rows);
         let all = self.len..self.len + k.rows;
         if heads == 0 || all.is_empty() {
             self.len = all.end;
@@ -346,9 +321,7 @@ pub fn attend(queries: Queries<'_>, kv: &KeyValues) -> Vec<f32> {
     );
     let value_dim = kv.value_dim();
     let queries = queries.checked(keys, kv.keys.k()).grouped();
-    let Queries {
-        q, batch, heads, ..
-    } = queries;
+    let Queries { q, batch, heads, .. } = queries;
     let len = sizes::length("out", &[batch, heads, q.rows, value_dim]);
     if len == 0 || keys == 0 {
         return vec![0.; len];
@@ -372,12 +345,8 @@ pub fn attend(queries: Queries<'_>, kv: &KeyValues) -> Vec<f32> {
             let task = |index: usize| {
                 let (head, part) = (index / parts, index % parts);
                 let bound = |part: usize| q.rows.min(part * tiles / parts * tile);
-                let task = Task {
-                    queries: &queries,
-                    kv,
-                    sequence: head / heads,
-                    head: head % heads,
-                };
+                let task =
+                    Task { queries: &queries, kv, sequence: head / heads, head: head % heads };
                 task.attend(bound(part)..bound(part + 1), value_dim, &out);
             };
             threads.spread(count, batch * heads * parts, task);
@@ -423,12 +392,7 @@ impl Task<'_> {
         out: &Sink<'_>,
         room: &mut TaskCodes,
     ) {
-        let Self {
-            queries,
-            kv,
-            sequence,
-            head,
-        } = *self;
+        let Self { queries, kv, sequence, head } = *self;
         let isa = kv.keys.isa();
         let height = rows.len();
         // No query sees the keys behind.
@@ -445,11 +409,7 @@ impl Task<'_> {
         let from = rows_of(&queries.q, [sequence, head, rows.start]);
         let scale = (queries.scale, kv.keys.has_zero_points());
         isa.run(encode_queries(from, scale, (codes, of_key), of_rows));
-        let part = |panels| Part {
-            rows: 0..height,
-            panels,
-            step: None,
-        };
+        let part = |panels| Part { rows: 0..height, panels, step: None };
         // SAFETY: the scores are this task's.
         unsafe {
             let padded = kv.keys.padded_n() / kv.keys.gates();
@@ -472,15 +432,9 @@ impl Task<'_> {
         // SAFETY: the contract is the same.
         unsafe {
             let first = sequence * queries.q.rows + rows.start;
-            let sink = out
-                .starting_at(first)
-                .moved(kv_head * value_dim, head * value_dim);
+            let sink = out.starting_at(first).moved(kv_head * value_dim, head * value_dim);
             let product = product(weights, of_rows, &kv.values);
-            arch::multiply(
-                &product,
-                &sink,
-                part(kv.values.panels_of(kv_head, value_dim)),
-            );
+            arch::multiply(&product, &sink, part(kv.values.panels_of(kv_head, value_dim)));
         }
         all_scores.keep(&ALL_SCORES);
     }
@@ -489,15 +443,7 @@ impl Task<'_> {
 /// The product of rows of codes and the codes of heads, over as many groups as a row has.
 fn product<'a>(lhs: &'a [[u8; 4]], rows: &'a [Row], rhs: &'a Packed) -> Product<'a, [u8; 4]> {
     let m = rows.len();
-    Product {
-        m,
-        lhs,
-        rows,
-        rhs,
-        groups: lhs.len() / m,
-        activation: None,
-        windows: None,
-    }
+    Product { m, lhs, rows, rhs, groups: lhs.len() / m, activation: None, windows: None }
 }
 
 ops! {

@@ -67,9 +67,7 @@ pub fn linear_f32_into(isa: Isa, product: FloatProduct<'_>, out: &mut [f32]) {
 
 /// Writes every element of `out`.
 fn write(isa: Isa, product: FloatProduct<'_>, out: &mut [MaybeUninit<f32>]) {
-    let FloatProduct {
-        lhs, m, rhs, bias, ..
-    } = product;
+    let FloatProduct { lhs, m, rhs, bias, .. } = product;
     let n = bias.len();
     sizes::check("out, [m, n]", out, &[m, n]);
     if out.is_empty() {
@@ -89,13 +87,8 @@ fn write(isa: Isa, product: FloatProduct<'_>, out: &mut [MaybeUninit<f32>]) {
     };
     let part = part_of(k);
     let offsets: Vec<usize> = (0..part / SUMS).map(|d| d * CHANNELS).collect();
-    let parts = Parts {
-        isa,
-        product,
-        sizes: [k, part],
-        out: Sink::channels(out, n),
-        offsets: &offsets,
-    };
+    let parts =
+        Parts { isa, product, sizes: [k, part], out: Sink::channels(out, n), offsets: &offsets };
     threads.spread(count, panels * blocks, |index| {
         let (first, block) = (index / blocks * CHANNELS, index % blocks);
         let channels = first..n.min(first + CHANNELS);
@@ -135,8 +128,7 @@ impl Parts<'_> {
         let mut results = [0.; CHANNELS];
         for row in rows {
             let sums = &mut results[..channels.len()];
-            self.isa
-                .multiply_row::<EXACT>(&lhs[row * k..][..k], weights, sums);
+            self.isa.multiply_row::<EXACT>(&lhs[row * k..][..k], weights, sums);
             // SAFETY: the contract is the same.
             unsafe { self.write(row, channels.clone(), &mut results) };
         }
@@ -192,8 +184,7 @@ impl Parts<'_> {
                         width: CHANNELS,
                         keep: (step > 0 || sum > 0).then_some(ones),
                     };
-                    self.isa
-                        .multiply_shifted::<EXACT>(left, right, &self.offsets[..depth]);
+                    self.isa.multiply_shifted::<EXACT>(left, right, &self.offsets[..depth]);
                 }
             }
             // SAFETY: the contract is the same.
@@ -207,27 +198,21 @@ impl Parts<'_> {
     /// # Safety
     /// No other thread computes a part that overlaps.
     unsafe fn write(&self, row: usize, channels: Range<usize>, sums: &mut [f32]) {
-        let FloatProduct {
-            bias, activation, ..
-        } = self.product;
+        let FloatProduct { bias, activation, .. } = self.product;
         for sums in sums.chunks_exact_mut(CHANNELS) {
             for (sum, bias) in sums.iter_mut().zip(&bias[channels.clone()]) {
                 *sum += bias;
             }
         }
         if let Some(activation) = activation {
-            self.isa.run(Activate {
-                activation,
-                xs: sums,
-            });
+            self.isa.run(Activate { activation, xs: sums });
         }
         let rows = row..row + sums.len() / CHANNELS;
         // SAFETY: by the contract these rows are this thread's, and as many.
         unsafe {
             let mut rows = self.out.rows(rows, channels.clone());
             for (row, sums) in sums.chunks_exact_mut(CHANNELS).enumerate() {
-                rows.row(row)
-                    .copy_from_slice(as_uninit(&mut sums[..channels.len()]));
+                rows.row(row).copy_from_slice(as_uninit(&mut sums[..channels.len()]));
             }
         }
     }

@@ -11,11 +11,7 @@ impl<T> Heads<'_, T> {
     pub(super) fn checked(self, what: &str, batch: usize, heads: usize) -> Self {
         let sizes = [batch, heads, self.rows, self.columns];
         if sizes.contains(&0) {
-            return Self {
-                values: Values::Whole(&[]),
-                strides: [0; 3],
-                ..self
-            };
+            return Self { values: Values::Whole(&[]), strides: [0; 3], ..self };
         }
         let (len, rows) = match self.values {
             Values::Whole(values) => (values.len(), self.rows),
@@ -58,9 +54,7 @@ impl<'a> Queries<'a> {
     /// # Panics
     /// If the sizes of the operands do not agree, or one exceeds its slice.
     pub(super) fn checked(self, keys: usize, head_dim: usize) -> Self {
-        let Self {
-            q, batch, heads, ..
-        } = self;
+        let Self { q, batch, heads, .. } = self;
         assert!(q.columns == head_dim, "q and k: expected one head_dim");
         assert!(
             heads.checked_rem(self.kv_heads).unwrap_or(heads) == 0,
@@ -68,8 +62,7 @@ impl<'a> Queries<'a> {
         );
         let scores = (q.rows, keys);
         assert!(
-            self.mask
-                .is_none_or(|mask| (mask.rows, mask.columns) == scores),
+            self.mask.is_none_or(|mask| (mask.rows, mask.columns) == scores),
             "mask: expected {scores:?}, the sizes of the scores"
         );
         Self {

@@ -47,11 +47,7 @@ const fn start(row: usize) -> usize {
 impl InputProducts {
     /// The sums before the first inputs.
     pub fn new(k: usize) -> Self {
-        Self {
-            k,
-            sums: vec![0.; start(k)],
-            pending: Vec::new(),
-        }
+        Self { k, sums: vec![0.; start(k)], pending: Vec::new() }
     }
 
     /// Bytes of the sums for `k` inputs.
@@ -112,12 +108,7 @@ impl InputProducts {
         let mut rows = Vec::with_capacity(start(k.saturating_sub(1)));
         for row in 0..k {
             let elements = &self.sums[start(row)..][..row];
-            rows.extend(
-                elements
-                    .iter()
-                    .zip(&diagonal)
-                    .map(|(x, by)| (x / by) as f32),
-            );
+            rows.extend(elements.iter().zip(&diagonal).map(|(x, by)| (x / by) as f32));
         }
         let squares = squares.map(|square| (square / mean) as f32).collect();
         Some(InputFactor { rows, squares })
@@ -207,8 +198,7 @@ fn within(
     let once = all.filter(move |&(i, j)| {
         (i == 0 || rows[i] != rows[i - 1]) && (j == 0 || columns[j] != columns[j - 1])
     });
-    once.map(move |(i, j)| ([rows[i], columns[j]], tile[i][j]))
-        .filter(|([i, j], _)| i >= j)
+    once.map(move |(i, j)| ([rows[i], columns[j]], tile[i][j])).filter(|([i, j], _)| i >= j)
 }
 
 /// Replaces the lower triangle of a matrix by its Cholesky factor, some columns after the

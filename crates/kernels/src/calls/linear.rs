@@ -136,13 +136,7 @@ fn encoded<A: Activations, const N: usize>(
         let (first, others) = groups.split_at_mut(p.m * p.rhs.row_groups());
         let (first_rows, other_rows) = rows.split_at_mut(p.m);
         (groups, rows) = (others, other_rows);
-        A::write(
-            Some(threads),
-            p.rhs,
-            sums,
-            p.lhs,
-            (&mut *first, &mut *first_rows),
-        );
+        A::write(Some(threads), p.rhs, sums, p.lhs, (&mut *first, &mut *first_rows));
         codes_of[i] = (first, first_rows);
     }
     let encoded =
@@ -216,14 +210,7 @@ impl Grid {
         wanted: usize,
     ) -> Self {
         if m == 0 || panels == 0 {
-            return Self {
-                m: 0,
-                panels: 0,
-                height: 1,
-                width: 1,
-                columns: 0,
-                blocks: 0,
-            };
+            return Self { m: 0, panels: 0, height: 1, width: 1, columns: 0, blocks: 0 };
         }
         // First blocks of rows that fit in L2 (of many rows an equal number for each thread, which
         // then reads rows it quantized itself); then groups of panels, until there are enough

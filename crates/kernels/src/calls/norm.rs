@@ -55,11 +55,7 @@ fn check(xs: &[f32], residual: Option<&[f32]>, norm: Norm<'_>) {
         sizes::check("bias, the shape of weight", bias, &[hidden]);
     }
     if let Some(weight) = norm.residual_weight {
-        sizes::check(
-            "weight of the residual, the shape of weight",
-            weight,
-            &[hidden],
-        );
+        sizes::check("weight of the residual, the shape of weight", weight, &[hidden]);
     }
 }
 
@@ -144,15 +140,7 @@ mod tests {
 
     #[test]
     fn norms_are_those_of_f64_and_the_same_on_every_isa() {
-        let sizes = [
-            (0, 5),
-            (1, 1),
-            (3, 7),
-            (2, 32),
-            (5, 33),
-            (2, 384),
-            (60, 768),
-        ];
+        let sizes = [(0, 5), (1, 1), (3, 7), (2, 32), (5, 33), (2, 384), (60, 768)];
         // Miri is a thousand times as slow.
         for (rows, hidden) in sizes.into_iter().take(if cfg!(miri) { 4 } else { 7 }) {
             for offset in [0., 100.] {
@@ -183,10 +171,7 @@ mod tests {
                         let Some(residual) = residual else { continue };
                         let [got, sum] = layer_norm_and_sum(isa, &xs, residual, norm);
                         assert_eq!(bits(&got), bits(&oldest), "{isa} {rows} {hidden}");
-                        let plain = Norm {
-                            residual_weight: None,
-                            ..norm
-                        };
+                        let plain = Norm { residual_weight: None, ..norm };
                         let of_sum = layer_norm(isa, &sum, None, plain);
                         assert_eq!(bits(&of_sum), bits(&oldest), "{isa} {rows} {hidden}");
                         for (i, sum) in sum.iter().enumerate() {
@@ -211,10 +196,7 @@ mod tests {
                             // A difference from a mean of 100 has an error of half a unit of 100.
                             let bound = 3e-6 * (1. + f64::from(offset));
                             let error = (f64::from(*got) - expected).abs();
-                            assert!(
-                                error <= bound,
-                                "{rows} {hidden} {offset}: {got}, {expected}"
-                            );
+                            assert!(error <= bound, "{rows} {hidden} {offset}: {got}, {expected}");
                         }
                     }
                 }
@@ -224,16 +206,7 @@ mod tests {
 
     #[test]
     fn softmax_is_that_of_f64_and_the_same_on_every_isa() {
-        let sizes = [
-            (0, 5),
-            (3, 1),
-            (3, 7),
-            (2, 32),
-            (5, 33),
-            (2, 128),
-            (400, 100),
-            (2, 5_000),
-        ];
+        let sizes = [(0, 5), (3, 1), (3, 7), (2, 32), (5, 33), (2, 128), (400, 100), (2, 5_000)];
         for (rows, columns) in sizes.into_iter().take(if cfg!(miri) { 3 } else { 8 }) {
             let mut xs = values(rows * columns, 50.);
             // Differences of up to 90 in every other case.

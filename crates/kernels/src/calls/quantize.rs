@@ -26,10 +26,7 @@ pub struct Codes<G = [u8; 4]> {
 }
 
 /// A row that is not finite: its scale makes it NaN throughout.
-const NOT_FINITE: Row = Row {
-    scale: f32::NAN,
-    ..Row::PLAIN
-};
+const NOT_FINITE: Row = Row { scale: f32::NAN, ..Row::PLAIN };
 
 thread_local! {
     static CODES: Cell<Codes> = Cell::default();
@@ -57,11 +54,7 @@ impl Codes {
     /// Keeps the memory for the next call of this thread.
     pub fn keep(self) {
         let has_room = Isa::active().is_ok_and(|isa| isa.registers().saturates);
-        let max = if has_room {
-            split_width(KEPT_GROUPS)
-        } else {
-            KEPT_GROUPS
-        };
+        let max = if has_room { split_width(KEPT_GROUPS) } else { KEPT_GROUPS };
         if self.groups.len() <= max {
             buffer::keep(&CODES, self);
         }
@@ -155,9 +148,7 @@ impl Activations for [u8; 4] {
                 let mut all = all.lock().unwrap_or_else(PoisonError::into_inner);
                 *all = all.union(extent);
             });
-            common = Some(parameters(
-                all.into_inner().unwrap_or_else(PoisonError::into_inner),
-            ));
+            common = Some(parameters(all.into_inner().unwrap_or_else(PoisonError::into_inner)));
         }
         each_part(threads, rhs, lhs, (groups, rows), |lhs, groups, rows| {
             encode(rhs, (config, sums, common), lhs, (groups, rows));
@@ -174,15 +165,7 @@ pub fn encode(
     (groups, rows): (&mut [[u8; 4]], &mut [Row]),
 ) {
     let (isa, k, width) = (rhs.isa(), rhs.k(), rhs.row_groups());
-    isa.run(encode_rows(
-        config,
-        [k, width],
-        sums,
-        common,
-        lhs,
-        groups,
-        rows,
-    ));
+    isa.run(encode_rows(config, [k, width], sums, common, lhs, groups, rows));
     if rhs.splits() {
         isa.run(split_rows([k, rhs.groups(), width], groups, rows));
     }
@@ -274,11 +257,7 @@ ops! {
 /// The parameters of a row, whose codes are not yet summed.
 #[inline(always)]
 pub fn row(qparams: QParams) -> Row {
-    Row {
-        scale: qparams.scale,
-        zero_point: qparams.zero_point,
-        ..Row::PLAIN
-    }
+    Row { scale: qparams.scale, zero_point: qparams.zero_point, ..Row::PLAIN }
 }
 
 /// Factors in bfloat16.

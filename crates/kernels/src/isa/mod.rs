@@ -167,14 +167,10 @@ impl Isa {
         let names: Vec<_> = available.iter().map(|isa| isa.name()).collect();
         match names.iter().position(|known| *known == name) {
             Some(index) => Ok(available[index]),
-            None if NAMES.contains(&name) => Err(Error::UnavailableIsa {
-                got,
-                expected: names.join(", "),
-            }),
-            None => Err(Error::UnknownIsa {
-                got,
-                expected: NAMES,
-            }),
+            None if NAMES.contains(&name) => {
+                Err(Error::UnavailableIsa { got, expected: names.join(", ") })
+            }
+            None => Err(Error::UnknownIsa { got, expected: NAMES }),
         }
     }
 
@@ -206,10 +202,7 @@ mod tests {
         let best = Isa::available().pop().unwrap();
         assert_eq!(Isa::find(None).unwrap(), best);
         let unknown = Isa::find(Some("mmx")).unwrap_err().to_string();
-        assert!(
-            unknown.contains("\"mmx\"") && unknown.contains("avx_vnni"),
-            "{unknown}"
-        );
+        assert!(unknown.contains("\"mmx\"") && unknown.contains("avx_vnni"), "{unknown}");
         for name in NAMES {
             if !Isa::available().iter().any(|isa| isa.name() == *name) {
                 let message = Isa::find(Some(name)).unwrap_err().to_string();

@@ -77,9 +77,7 @@ unsafe fn blocks<N: Number>(formula: impl Formula, from: *const f32, to: *mut f3
         }
         if rest > 0 {
             let mut block = [0f32; BLOCK];
-            block
-                .as_mut_ptr()
-                .copy_from_nonoverlapping(from.add(full), rest);
+            block.as_mut_ptr().copy_from_nonoverlapping(from.add(full), rest);
             let values = N::map(formula, block);
             to.add(full).copy_from_nonoverlapping(values.as_ptr(), rest);
         }

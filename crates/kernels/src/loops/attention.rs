@@ -139,10 +139,7 @@ pub unsafe fn attend<
     let (k, v) = (attention.k, attention.v);
     let (head_dim, value_dim) = (attention.queries.q.columns, v.columns);
     let shared = task.of_keys(attention);
-    let rows = [
-        head_dim.next_multiple_of(F::TOGETHER),
-        value_dim.next_multiple_of(F::ROWS),
-    ];
+    let rows = [head_dim.next_multiple_of(F::TOGETHER), value_dim.next_multiple_of(F::ROWS)];
     let width = task.queries.len().next_multiple_of(COLUMNS);
     let mut room = Aligned::take(&ROOM);
     let [q_t, sums, max, sum, keep, scores, mask, of_k, of_v, finite] = room.split([
@@ -183,11 +180,7 @@ pub unsafe fn attend<
         let of_chunk = KEYS.min(all - start);
         let rows_of = |heads: &Heads<'a>| (shared.rows_from(heads, start), heads.strides[2]);
         let (size, plain) = ([of_chunk, value_dim], rows_of(&v));
-        let values = if CAREFUL {
-            finite_values(plain, size, F::rounded, finite)
-        } else {
-            plain
-        };
+        let values = if CAREFUL { finite_values(plain, size, F::rounded, finite) } else { plain };
         let chunk = Chunk {
             start,
             keys: factors.keys(rows_of(&k), [of_chunk, head_dim], of_k),
@@ -234,25 +227,11 @@ fn add<const LANES: usize, const NV: usize, N: Number, F: Factors<LANES>, const 
     state: BlockState<'_>,
     [room, mask, keep]: [&mut [f32]; 3],
 ) {
-    let BlockState {
-        width,
-        q_t,
-        sums,
-        max,
-        sum,
-    } = state;
+    let BlockState { width, q_t, sums, max, sum } = state;
     let (start, register) = (chunk.start, factors.register());
     let keep = &mut keep[..width];
-    let left = Left {
-        rows: keys,
-        ..chunk.keys
-    };
-    let right = Right {
-        b: q_t,
-        c: &mut *room,
-        width,
-        keep: None,
-    };
+    let left = Left { rows: keys, ..chunk.keys };
+    let right = Right { b: q_t, c: &mut *room, width, keep: None };
     product::<LANES, NV, F, CAREFUL>(factors, left, right);
     let scores = &mut room[..keys * width];
     if let Some(from) = attention.queries.mask {
@@ -269,16 +248,8 @@ fn add<const LANES: usize, const NV: usize, N: Number, F: Factors<LANES>, const 
         weights_of_seen(&mut mask[..keys * width], scores);
     }
     factors.in_place(room, width, keys);
-    let left = Left {
-        depth: F::depth(keys),
-        ..chunk.values
-    };
-    let right = Right {
-        b: room,
-        c: &mut *sums,
-        width,
-        keep: Some(keep),
-    };
+    let left = Left { depth: F::depth(keys), ..chunk.values };
+    let right = Right { b: room, c: &mut *sums, width, keep: Some(keep) };
     product::<LANES, NV, F, CAREFUL>(factors, left, right);
     if CAREFUL {
         let (weights, size) = (&mask[..keys * width], [keys, attention.v.columns]);
@@ -321,11 +292,7 @@ fn finite_values<'a>(
 #[inline(never)]
 fn weights_of_seen(scores: &mut [f32], weights: &[f32]) {
     for (score, weight) in scores.iter_mut().zip(weights) {
-        *score = if *score == f32::NEG_INFINITY {
-            -1.
-        } else {
-            *weight
-        };
+        *score = if *score == f32::NEG_INFINITY { -1. } else { *weight };
     }
 }
 
@@ -347,11 +314,7 @@ fn add_not_finite(
                 continue;
             }
             for (sum, weight) in sums.iter_mut().zip(weights) {
-                *sum = if *weight < 0. {
-                    *sum
-                } else {
-                    *sum + weight * value
-                };
+                *sum = if *weight < 0. { *sum } else { *sum + weight * value };
             }
         }
     }
@@ -391,9 +354,7 @@ unsafe fn write<const LANES: usize>(
     state: BlockState<'_>,
     (out, register): (&Sink<'_>, impl Register<LANES>),
 ) -> bool {
-    let BlockState {
-        width, sums, sum, ..
-    } = state;
+    let BlockState { width, sums, sum, .. } = state;
     let (height, value_dim) = (block.queries.len(), attention.v.columns);
     let sums = &mut sums[..value_dim * width];
     for sum in sum.iter_mut() {
@@ -453,13 +414,7 @@ fn add_mask<const LANES: usize>(
     }
     let keys = scores.len() / width;
     let height = block.queries.len();
-    transpose(
-        (values, stride),
-        RowsMut::of_matrix(room, width),
-        height,
-        keys,
-        register,
-    );
+    transpose((values, stride), RowsMut::of_matrix(room, width), height, keys, register);
     queries::add_mask(scores, room);
 }
 

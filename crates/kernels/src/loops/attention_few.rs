@@ -68,10 +68,7 @@ pub unsafe fn attend<const LANES: usize, N: Number, R: Register<LANES>>(
     keys_t.fill(0.);
     copied.fill(0.);
     outs.fill(0.);
-    let mut softmax = [SoftmaxState {
-        max: f32::NEG_INFINITY,
-        sum: 0.,
-    }; QUERIES];
+    let mut softmax = [SoftmaxState { max: f32::NEG_INFINITY, sum: 0. }; QUERIES];
 
     let all = attention.seen(task.queries.end - 1);
     for start in (0..all).step_by(KEYS) {
@@ -81,11 +78,7 @@ pub unsafe fn attend<const LANES: usize, N: Number, R: Register<LANES>>(
         transpose(from, rows, of_chunk, head_dim, register);
         let mut values = v.rows_from(task.batch, shared, start);
         if !in_place {
-            copy(
-                (values, v.strides[2]),
-                [of_chunk, value_dim],
-                (copied, width),
-            );
+            copy((values, v.strides[2]), [of_chunk, value_dim], (copied, width));
             values = copied;
         }
         for (index, query) in task.queries.clone().enumerate() {
@@ -93,12 +86,7 @@ pub unsafe fn attend<const LANES: usize, N: Number, R: Register<LANES>>(
             if keys == 0 {
                 continue;
             }
-            let right = Right {
-                b: keys_t,
-                c: scores,
-                width: KEYS,
-                keep: None,
-            };
+            let right = Right { b: keys_t, c: scores, width: KEYS, keep: None };
             let left = Left::of_rows(&queries[index * head_dim..][..head_dim], 1, head_dim);
             row_by::<LANES>(left, right, register);
             if let Some(mask) = attention.queries.mask {
@@ -194,9 +182,7 @@ fn weights<N: Number>(scores: &mut [f32], keys: usize, sums: &mut SoftmaxState) 
             *max = if *score > *max { *score } else { *max };
         }
     }
-    let new = lanes
-        .into_iter()
-        .fold(sums.max, |max, x| if x > max { x } else { max });
+    let new = lanes.into_iter().fold(sums.max, |max, x| if x > max { x } else { max });
     // Where all is excluded so far: e^(-inf - 0) is 0, e^(-inf + inf) were NaN.
     let origin = if new == f32::NEG_INFINITY { 0. } else { new };
     let mut total = 0.;

@@ -61,11 +61,7 @@ impl<'a> Rows<'a> {
         }
         scales.map(|max| {
             // The bits of what is not finite are the greatest.
-            if max.is_finite() {
-                symmetric_row(max)
-            } else {
-                f32::NAN
-            }
+            if max.is_finite() { symmetric_row(max) } else { f32::NAN }
         })
     }
 

@@ -99,10 +99,7 @@ fn block<N: Number>(xs: &[f32], max: Option<f32>) -> RowBlock {
 #[inline(always)]
 pub fn encode_rows<N: Number>(k: usize, rows: &[f32], per_row: bool, blocks: &mut [RowBlock]) {
     let width = k.div_ceil(INPUTS).max(1);
-    for (row, blocks) in rows
-        .chunks_exact(k.max(1))
-        .zip(blocks.chunks_exact_mut(width))
-    {
+    for (row, blocks) in rows.chunks_exact(k.max(1)).zip(blocks.chunks_exact_mut(width)) {
         let max = per_row.then(|| greatest(row));
         for (xs, to) in row.chunks(INPUTS).zip(blocks) {
             *to = block::<N>(xs, max);
@@ -360,11 +357,7 @@ unsafe fn tile<
         1 => GROUPS / PER,
         _ => black_box(GROUPS / PER),
     };
-    for (block, weights) in panel
-        .blocks::<LANES, BYTES>(format)
-        .take(blocks)
-        .enumerate()
-    {
+    for (block, weights) in panel.blocks::<LANES, BYTES>(format).take(blocks).enumerate() {
         debug_assert_eq!(weights.codes.len(), steps * weights.registers);
         // SAFETY: each row has as many blocks.
         let of_rows = rows.map(|row| unsafe { row.get_unchecked(block) });

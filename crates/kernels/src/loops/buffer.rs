@@ -67,14 +67,7 @@ impl<'a> RowsMut<'a> {
         [count, width]: [usize; 2],
         stride: usize,
     ) -> Self {
-        Self {
-            start,
-            count,
-            width,
-            stride,
-            step: SUMS * stride,
-            _xs: PhantomData,
-        }
+        Self { start, count, width, stride, step: SUMS * stride, _xs: PhantomData }
     }
 
     /// The rows of a matrix `[.., width]`.

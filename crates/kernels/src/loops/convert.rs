@@ -62,11 +62,7 @@ pub fn alternate(groups: &mut [[[u8; 2]; 2]]) {
 /// The bits of a bf16, or of 0 with its sign if it is subnormal.
 #[inline(always)]
 pub fn flushed(bits: u16) -> u16 {
-    if bits & 0x7f80 == 0 {
-        bits & 0x8000
-    } else {
-        bits
-    }
+    if bits & 0x7f80 == 0 { bits & 0x8000 } else { bits }
 }
 
 /// The bits of the bf16 next to a value, half to even.

@@ -29,11 +29,7 @@ impl Coding {
     /// Adds `by` to each code.
     #[must_use]
     pub fn moved(self, by: i32) -> Self {
-        Self {
-            zero_point: self.zero_point + by,
-            range: self.range.map(|code| code + by),
-            ..self
-        }
+        Self { zero_point: self.zero_point + by, range: self.range.map(|code| code + by), ..self }
     }
 
     /// The distance of a value's code from the zero point.
@@ -43,10 +39,7 @@ impl Coding {
     fn distance(self, steps: f32) -> i32 {
         let [low, high] = self.range.map(|code| (code - self.zero_point) as f32);
         let rounded = steps.within(low, high) + ROUND;
-        rounded
-            .to_bits()
-            .wrapping_sub(ROUND.to_bits())
-            .cast_signed()
+        rounded.to_bits().wrapping_sub(ROUND.to_bits()).cast_signed()
     }
 }
 

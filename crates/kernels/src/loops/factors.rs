@@ -107,13 +107,7 @@ impl<const LANES: usize, R: Register<LANES>> Factors<LANES> for Float32s<R> {
         [depth, rows]: [usize; 2],
         _: &'a mut [f32],
     ) -> Left<'a> {
-        Left {
-            values,
-            row: 1,
-            step,
-            rows,
-            depth,
-        }
+        Left { values, row: 1, step, rows, depth }
     }
 
     #[inline(always)]
@@ -169,13 +163,7 @@ impl<const LANES: usize, R: Register<LANES>> Factors<LANES> for BFloat16s<R> {
                 round(row(1), odd);
             }
         }
-        Left {
-            values: to,
-            row: 1,
-            step: columns,
-            rows: columns,
-            depth,
-        }
+        Left { values: to, row: 1, step: columns, rows: columns, depth }
     }
 
     #[inline(always)]
@@ -230,11 +218,7 @@ pub fn side_by_side<'a, const LANES: usize, const ALTERNATE: bool, R: Register<L
 /// A row of a matrix of `rows` by `columns`; empty behind the last.
 #[inline(always)]
 pub fn row_of((from, stride): Rows<'_>, row: usize, [rows, columns]: [usize; 2]) -> &[f32] {
-    if row < rows {
-        &from[row * stride..][..columns]
-    } else {
-        &[]
-    }
+    if row < rows { &from[row * stride..][..columns] } else { &[] }
 }
 
 /// Writes a row, rounded, and zeros behind it.

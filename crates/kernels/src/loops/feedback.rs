@@ -70,13 +70,9 @@ impl FittedChannel<'_> {
         let errors = &errors[..end - start];
         let (chunks, rest) = self.targets[..start].as_chunks_mut::<128>();
         let from = chunks.as_flattened().len();
-        add(chunks, errors, |i, chunk| {
-            &feedback.row(start + i)[chunk * 128..]
-        });
+        add(chunks, errors, |i, chunk| &feedback.row(start + i)[chunk * 128..]);
         let (chunks, _) = rest.as_chunks_mut::<INPUTS>();
-        add(chunks, errors, |i, chunk| {
-            &feedback.row(start + i)[from + chunk * INPUTS..]
-        });
+        add(chunks, errors, |i, chunk| &feedback.row(start + i)[from + chunk * INPUTS..]);
         codes
     }
 }

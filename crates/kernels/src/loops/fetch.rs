@@ -77,11 +77,7 @@ impl<'a> Ahead<'a> {
     #[inline(always)]
     pub fn new(weights: &'a [u8], tiles: usize, blocks: usize) -> Self {
         let lines = (tiles * blocks * Self::LINES).max(1);
-        Self {
-            weights,
-            offset: 0,
-            times: weights.len().div_ceil(lines * LINE),
-        }
+        Self { weights, offset: 0, times: weights.len().div_ceil(lines * LINE) }
     }
 
     #[inline(always)]
@@ -92,11 +88,7 @@ impl<'a> Ahead<'a> {
     /// How often the next tile fetches lines in each of its blocks.
     #[inline(always)]
     pub fn times(&self) -> usize {
-        if self.offset < self.weights.len() {
-            self.times
-        } else {
-            0
-        }
+        if self.offset < self.weights.len() { self.times } else { 0 }
     }
 
     /// Fetches [`LINES`](Self::LINES) lines, `times` times.

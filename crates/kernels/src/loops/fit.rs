@@ -11,9 +11,8 @@ use super::rows::ROUND;
 use crate::qparams::blocks::{BlockScale, Blocks, INPUTS};
 
 /// Scales that are tried, as shares of the one that leaves no value out of range.
-const SHARES: [f32; 16] = [
-    0.7, 0.73, 0.76, 0.79, 0.82, 0.85, 0.87, 0.89, 0.91, 0.93, 0.95, 0.97, 0.985, 1., 1.02, 1.04,
-];
+const SHARES: [f32; 16] =
+    [0.7, 0.73, 0.76, 0.79, 0.82, 0.85, 0.87, 0.89, 0.91, 0.93, 0.95, 0.97, 0.985, 1., 1.02, 1.04];
 
 /// Ends of the range that are tried where codes have a zero point.
 const ENDS: [f32; 7] = [0.76, 0.8, 0.84, 0.88, 0.92, 0.96, 1.];
@@ -32,11 +31,7 @@ impl Quantizer {
     pub fn new(format: Blocks, scale: BlockScale) -> Self {
         Self {
             scale: scale.scale.to_f32(),
-            zero: if format.has_offsets() {
-                scale.offset.to_f32()
-            } else {
-                format.middle() as f32
-            },
+            zero: if format.has_offsets() { scale.offset.to_f32() } else { format.middle() as f32 },
             max: if format.bits() == 4 { 15. } else { 255. },
         }
     }
@@ -62,11 +57,7 @@ impl Quantizer {
 
     #[inline(always)]
     pub fn inverse(self) -> f32 {
-        if self.scale == 0. {
-            0.
-        } else {
-            1. / self.scale
-        }
+        if self.scale == 0. { 0. } else { 1. / self.scale }
     }
 
     /// The sum of the squares of errors.
@@ -96,11 +87,7 @@ impl Quantizer {
             }
         });
         let square = together(squares, |a, b| a + b);
-        if square > 0. {
-            together(products, |a, b| a + b) / square
-        } else {
-            self.scale
-        }
+        if square > 0. { together(products, |a, b| a + b) / square } else { self.scale }
     }
 }
 
@@ -167,10 +154,7 @@ pub fn scale(format: Blocks, values: &[f32], weights: impl ErrorWeights) -> Bloc
         return symmetric(values, weights);
     }
     let max = values.iter().fold(0f32, |max, x| max.max(x.abs()));
-    BlockScale {
-        scale: f16::from_f32(max / 127.),
-        offset: f16::ZERO,
-    }
+    BlockScale { scale: f16::from_f32(max / 127.), offset: f16::ZERO }
 }
 
 /// The scale of the least error without a zero point: of either sign, as there is one more code
@@ -178,19 +162,10 @@ pub fn scale(format: Blocks, values: &[f32], weights: impl ErrorWeights) -> Bloc
 #[inline(always)]
 fn symmetric(values: &[f32], weights: impl ErrorWeights) -> BlockScale {
     let max = values.iter().fold(0f32, |max, x| max.max(x.abs()));
-    let scales = SHARES
-        .iter()
-        .flat_map(|share| [max / 8. * share, max / -8. * share]);
-    let quantizers = scales.map(|scale| Quantizer {
-        scale,
-        zero: 8.,
-        max: 15.,
-    });
+    let scales = SHARES.iter().flat_map(|share| [max / 8. * share, max / -8. * share]);
+    let quantizers = scales.map(|scale| Quantizer { scale, zero: 8., max: 15. });
     let best = best(quantizers, values, weights);
-    BlockScale {
-        scale: f16::from_f32(best.fitted(values, weights)),
-        offset: f16::ZERO,
-    }
+    BlockScale { scale: f16::from_f32(best.fitted(values, weights)), offset: f16::ZERO }
 }
 
 /// The scale and the integer zero point of the least error: the ends of the range, with 0 within
@@ -199,17 +174,11 @@ fn symmetric(values: &[f32], weights: impl ErrorWeights) -> BlockScale {
 fn affine(values: &[f32], weights: impl ErrorWeights) -> BlockScale {
     let min = values.iter().fold(0f32, |min, x| min.min(*x));
     let max = values.iter().fold(0f32, |max, x| max.max(*x));
-    let ends = ENDS
-        .iter()
-        .flat_map(|low| ENDS.map(|high| (min * low, max * high)));
+    let ends = ENDS.iter().flat_map(|low| ENDS.map(|high| (min * low, max * high)));
     let quantizers = ends.map(|(min, max)| {
         let scale = (max - min) / 15.;
         let zero = if scale > 0. { -min / scale } else { 0. };
-        Quantizer {
-            scale,
-            zero: (zero + ROUND) - ROUND,
-            max: 15.,
-        }
+        Quantizer { scale, zero: (zero + ROUND) - ROUND, max: 15. }
     });
     let best = best(quantizers, values, weights);
     BlockScale {
@@ -225,11 +194,7 @@ fn best(
     values: &[f32],
     weights: impl ErrorWeights,
 ) -> Quantizer {
-    let none = Quantizer {
-        scale: 0.,
-        zero: 0.,
-        max: 0.,
-    };
+    let none = Quantizer { scale: 0., zero: 0., max: 0. };
     let mut best = (none, f32::INFINITY);
     for quantizer in quantizers {
         let error = quantizer.error(values, weights);

@@ -14,9 +14,7 @@ const CHANNELS: usize = 8;
 /// The inputs of a part, of `k` in all: their sums are added to the result before the next are
 /// multiplied.
 pub fn part_of(k: usize) -> usize {
-    k.div_ceil(k.div_ceil(INPUTS).max(1))
-        .next_multiple_of(SUMS)
-        .max(1)
+    k.div_ceil(k.div_ceil(INPUTS).max(1)).next_multiple_of(SUMS).max(1)
 }
 
 /// Computes the products of a row and of channels, without bias; `NV` registers are [`SUMS`] sums.
@@ -55,11 +53,7 @@ pub fn multiply_row<const LANES: usize, const NV: usize>(
                 for (sum, weights) in sums.iter_mut().zip(starts) {
                     // SAFETY: a channel has as many weights as the row has inputs; an array of
                     // floats has the alignment of its elements.
-                    add(
-                        sum,
-                        x,
-                        load(unsafe { &*weights.add(start + i * SUMS).cast() }),
-                    );
+                    add(sum, x, load(unsafe { &*weights.add(start + i * SUMS).cast() }));
                 }
             }
             if !rest.is_empty() {

@@ -32,13 +32,7 @@ impl<'a> Left<'a> {
     /// Rows of `depth` elements, one behind the other.
     #[inline(always)]
     pub fn of_rows(values: &'a [f32], rows: usize, depth: usize) -> Self {
-        Self {
-            values,
-            row: depth,
-            step: 1,
-            rows,
-            depth,
-        }
+        Self { values, row: depth, step: 1, rows, depth }
     }
 }
 
@@ -54,12 +48,7 @@ pub struct Right<'a> {
 impl Right<'_> {
     /// The same sides, for other columns.
     fn again(&mut self) -> Right<'_> {
-        Right {
-            b: self.b,
-            c: self.c,
-            width: self.width,
-            keep: self.keep,
-        }
+        Right { b: self.b, c: self.c, width: self.width, keep: self.keep }
     }
 }
 
@@ -126,11 +115,7 @@ pub fn product_of_shifted<const LANES: usize, const NV: usize>(
     register: impl Register<LANES>,
 ) {
     let width = right.width;
-    let is_inside = |offset: &usize| {
-        offset
-            .checked_add(width)
-            .is_some_and(|n| n <= right.b.len())
-    };
+    let is_inside = |offset: &usize| offset.checked_add(width).is_some_and(|n| n <= right.b.len());
     assert!(offsets.len() == left.depth && offsets.iter().all(is_inside));
     // SAFETY: there is an offset for each element of depth.
     let start = |d: usize| unsafe { *offsets.get_unchecked(d) };
@@ -300,10 +285,7 @@ unsafe fn tile_of_bf16<const LANES: usize, const NV: usize, const MR: usize, R: 
             *start = start.wrapping_add((row + r.min(height - 1)) * left.row);
         }
         let b = right.b.as_ptr().wrapping_add(column);
-        let c = right
-            .c
-            .as_mut_ptr()
-            .wrapping_add(row * right.width + column);
+        let c = right.c.as_mut_ptr().wrapping_add(row * right.width + column);
         let mut total = [[zero; NV]; MR];
         if let Some(keep) = right.keep {
             let keep = keep.as_ptr().add(column).cast::<[f32; LANES]>();
@@ -363,11 +345,7 @@ pub fn transpose<const LANES: usize>(
     // Rows that lie far apart are often in the same few sets of L1: one is read or written whole,
     // before the next.
     let far = to.stride() > stride;
-    let (outer, inner) = if far {
-        (full_columns, full_rows)
-    } else {
-        (full_rows, full_columns)
-    };
+    let (outer, inner) = if far { (full_columns, full_rows) } else { (full_rows, full_columns) };
     for outer in (0..outer).step_by(SQUARE) {
         for inner in (0..inner).step_by(SQUARE) {
             let (row, column) = if far { (inner, outer) } else { (outer, inner) };

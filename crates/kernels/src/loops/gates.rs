@@ -115,21 +115,13 @@ fn blocks<S: BlockStep<GATES>, const GATES: usize>(units: RowUnits<'_>) {
         let starts = (start..full).step_by(BLOCK).zip(inner);
         for (start, inner) in starts {
             let mut h_block = block(h, start);
-            S::outer(
-                &of_gates(ih, start),
-                &of_gates(hh, start),
-                inner,
-                &mut h_block,
-            );
+            S::outer(&of_gates(ih, start), &of_gates(hh, start), inner, &mut h_block);
             h[start..start + BLOCK].copy_from_slice(&h_block);
         }
     }
     if full < hidden {
         let rest = hidden - full;
-        let (ih, hh) = (
-            ih.map(|of| padded(&of[full..])),
-            hh.map(|of| padded(&of[full..])),
-        );
+        let (ih, hh) = (ih.map(|of| padded(&of[full..])), hh.map(|of| padded(&of[full..])));
         let mut h_block = padded(&h[full..]);
         let mut c_block = padded(c.get(full..).unwrap_or_default());
         let inner = S::inner(&ih, &hh, &mut c_block);

@@ -206,18 +206,9 @@ pub fn fma_by_f64(a: f32, b: f32, c: f32) -> f32 {
 #[cfg(test)]
 pub fn for_hard_cases(check: impl Fn([[f32; 3]; 4])) {
     let near = |x: f32| [x.next_down(), x, x.next_up()];
-    let sizes = [
-        0, 1, 2, 75, 126, 127, 128, 139, 140, 150, 151, 191, 253, 254,
-    ];
+    let sizes = [0, 1, 2, 75, 126, 127, 128, 139, 140, 150, 151, 191, 253, 254];
     let sizes = sizes.map(|exponent: u32| f32::from_bits(exponent << 23));
-    let others = [
-        f32::from_bits(1),
-        0.333_333_34,
-        1.5,
-        4_097.,
-        16_777_215.,
-        f32::MAX,
-    ];
+    let others = [f32::from_bits(1), 0.333_333_34, 1.5, 4_097., 16_777_215., f32::MAX];
     let mut all: Vec<f32> = sizes.into_iter().chain(others).flat_map(near).collect();
     all.extend(all.clone().iter().map(|x| -x));
     all.push(f32::NAN);
@@ -234,9 +225,7 @@ pub fn for_hard_cases(check: impl Fn([[f32; 3]; 4])) {
     }
     let mut state = 1u64;
     let mut random = || {
-        state = state
-            .wrapping_mul(6_364_136_223_846_793_005)
-            .wrapping_add(1);
+        state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
         f32::from_bits((state >> 32) as u32)
     };
     for _ in 0..200_000 {
@@ -259,10 +248,7 @@ mod tests {
                 let (got, expected) = (fma_by_f64(a, b, c), f32::mul_add(a, b, c));
                 let same =
                     got.to_bits() == expected.to_bits() || (got.is_nan() && expected.is_nan());
-                assert!(
-                    same,
-                    "fma({a:e}, {b:e}, {c:e}): got {got:e}, expected {expected:e}"
-                );
+                assert!(same, "fma({a:e}, {b:e}, {c:e}): got {got:e}, expected {expected:e}");
             }
         });
     }

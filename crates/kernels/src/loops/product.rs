@@ -70,12 +70,7 @@ pub struct Row {
 
 impl Row {
     /// A row of floats or of bfloat16, or of codes with zero point 0.
-    pub const PLAIN: Self = Self {
-        scale: 1.,
-        zero_point: 0,
-        sum: 0,
-        extras: 0,
-    };
+    pub const PLAIN: Self = Self { scale: 1., zero_point: 0, sum: 0, extras: 0 };
 }
 
 /// Elements of an output in the second-level caches of two cores: 2 MiB.
@@ -124,18 +119,12 @@ impl<'a> Sink<'a> {
 
     /// [`channels`](Self::channels) whose `columns` include each gate's padding.
     pub fn padded(out: &'a mut [MaybeUninit<f32>], columns: usize) -> Self {
-        Self {
-            padded: true,
-            ..Self::channels(out, columns)
-        }
+        Self { padded: true, ..Self::channels(out, columns) }
     }
 
     /// Panel after panel of padded channels: `[rows, width]` each, of `columns` in all.
     pub fn panels(out: &'a mut [MaybeUninit<f32>], columns: usize) -> Self {
-        Self {
-            by_panels: true,
-            ..Self::padded(out, columns)
-        }
+        Self { by_panels: true, ..Self::padded(out, columns) }
     }
 
     /// This output, with its rows counted from `first` on.
@@ -302,30 +291,16 @@ impl<'a> Product<'a, f32> {
         rhs: &'a Packed,
         activation: Option<Activation>,
     ) -> Self {
-        Self {
-            m: rows,
-            lhs: xs,
-            rows: &[],
-            rhs,
-            groups: rhs.groups(),
-            activation,
-            windows: None,
-        }
+        Self { m: rows, lhs: xs, rows: &[], rhs, groups: rhs.groups(), activation, windows: None }
     }
 }
 
 impl<'a> Product<'a, Pair> {
     /// This product in groups of two pairs, where a row has an even number of them.
-    #[allow(
-        dead_code,
-        reason = "most instruction sets add a pair's products to two sums"
-    )]
+    #[allow(dead_code, reason = "most instruction sets add a pair's products to two sums")]
     #[inline(always)]
     pub fn by_twos(self) -> Product<'a, [Pair; 2]> {
-        Product {
-            groups: self.groups / 2,
-            ..self.with(self.m, self.lhs.as_chunks().0, self.rows)
-        }
+        Product { groups: self.groups / 2, ..self.with(self.m, self.lhs.as_chunks().0, self.rows) }
     }
 }
 
@@ -410,13 +385,7 @@ pub fn two_bases<'a, G, const MR: usize>(
         return rows;
     }
     let far = black_box(&all[(first + NEAR) * stride..][..(MR - NEAR - 1) * stride + groups]);
-    std::array::from_fn(|r| {
-        if r < NEAR {
-            rows[r]
-        } else {
-            &far[(r - NEAR) * stride..][..groups]
-        }
-    })
+    std::array::from_fn(|r| if r < NEAR { rows[r] } else { &far[(r - NEAR) * stride..][..groups] })
 }
 
 /// Copies elements; half a block, the usual width of a narrow panel, without a call.

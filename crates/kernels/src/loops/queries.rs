@@ -34,11 +34,7 @@ impl Precision {
     /// The most queries of a task: several blocks, if factors of the keys and values are made once
     /// for all of them; else short tasks, so that no thread waits long for another's last one.
     pub(crate) fn queries_of_task(self) -> usize {
-        if self == Self::BFloat16 {
-            4 * QUERIES
-        } else {
-            QUERIES
-        }
+        if self == Self::BFloat16 { 4 * QUERIES } else { QUERIES }
     }
 }
 
@@ -64,12 +60,7 @@ pub struct Queries<'a> {
 impl<'a> Attention<'a> {
     /// Attention of queries to these keys and values.
     pub fn new(queries: Queries<'a>, k: Heads<'a>, v: Heads<'a>, precision: Precision) -> Self {
-        Self {
-            queries,
-            k,
-            v,
-            precision,
-        }
+        Self { queries, k, v, precision }
     }
 
     /// How many keys a query sees, by its index.
@@ -83,11 +74,7 @@ impl Queries<'_> {
     /// How many of `keys` a query sees, by its index.
     #[inline(always)]
     pub fn seen(&self, query: usize, keys: usize) -> usize {
-        if self.causal {
-            (query + 1 + keys).saturating_sub(self.q.rows)
-        } else {
-            keys
-        }
+        if self.causal { (query + 1 + keys).saturating_sub(self.q.rows) } else { keys }
     }
 }
 
@@ -119,12 +106,7 @@ pub const PAGE: usize = KEYS;
 impl<'a, T> Heads<'a, T> {
     /// Matrices of so many rows and columns.
     pub fn new(values: &'a [T], strides: [usize; 3], [rows, columns]: [usize; 2]) -> Self {
-        Self {
-            values: Values::Whole(values),
-            strides,
-            rows,
-            columns,
-        }
+        Self { values: Values::Whole(values), strides, rows, columns }
     }
 
     /// The matrix of a head of a sequence, from a row on, to the end of its page if there are pages.
@@ -170,10 +152,7 @@ impl QueryBlock {
         let count = registers.div_ceil(QUERIES / COLUMNS);
         (0..count).map(move |block| {
             let bound = |block| self.queries.start + block * registers / count * COLUMNS;
-            Self {
-                queries: bound(block)..bound(block + 1).min(self.queries.end),
-                ..*self
-            }
+            Self { queries: bound(block)..bound(block + 1).min(self.queries.end), ..*self }
         })
     }
 

@@ -20,11 +20,7 @@ pub struct Extent {
 
 impl Extent {
     /// The extent of no elements.
-    pub const EMPTY: Self = Self {
-        min: f32::INFINITY,
-        max: f32::NEG_INFINITY,
-        finite: true,
-    };
+    pub const EMPTY: Self = Self { min: f32::INFINITY, max: f32::NEG_INFINITY, finite: true };
 
     /// Min and max.
     pub fn range(&self) -> [f32; 2] {
@@ -114,14 +110,7 @@ pub fn quantize<N: Number>(
     let inv_scale = 1. / scale;
     let zero_point = qparams.zero_point as f32;
     match arithmetic {
-        Arithmetic::PyTorch => each::<N>(
-            row,
-            codes,
-            Fused {
-                inv_scale,
-                zero_point,
-            },
-        ),
+        Arithmetic::PyTorch => each::<N>(row, codes, Fused { inv_scale, zero_point }),
         Arithmetic::OnnxRuntime => each::<N>(row, codes, Divided { scale, zero_point }),
     }
 }
@@ -191,7 +180,5 @@ impl Formula for Divided {
 /// The sum of codes, of fewer than 2^23.
 #[inline(always)]
 pub fn sum(codes: &[u8]) -> i32 {
-    codes
-        .iter()
-        .fold(0i32, |sum, code| sum.wrapping_add((*code).into()))
+    codes.iter().fold(0i32, |sum, code| sum.wrapping_add((*code).into()))
 }

@@ -14,10 +14,7 @@ use super::product::{Part, Product, Row};
 use super::rows;
 
 /// The sum that the products of two codes are added up in.
-#[allow(
-    dead_code,
-    reason = "most instruction sets add up four products at once"
-)]
+#[allow(dead_code, reason = "most instruction sets add up four products at once")]
 pub enum PairSums {
     /// An i16, which no two of these codes exceed.
     Exact,
@@ -29,20 +26,13 @@ pub enum PairSums {
 
 impl Product<'_, [u8; 4]> {
     /// The sums that a part needs.
-    #[allow(
-        dead_code,
-        reason = "most instruction sets add up four products at once"
-    )]
+    #[allow(dead_code, reason = "most instruction sets add up four products at once")]
     pub fn pair_sums(&self, part: &Part) -> PairSums {
         let rows = part.rows.clone();
         let rows = self.windows.map_or(rows.clone(), |all| all.positions(rows));
         let has_7_bits = || {
             let codes = &self.lhs[rows.start * self.groups..rows.end * self.groups];
-            codes
-                .as_flattened()
-                .iter()
-                .fold(0, |used, code| used | code)
-                <= 127
+            codes.as_flattened().iter().fold(0, |used, code| used | code) <= 127
         };
         if self.rhs.splits() {
             PairSums::Split

@@ -56,16 +56,8 @@ pub unsafe fn multiply<
     vector: V,
 ) {
     // By value: behind references, what is in registers would be loaded again after each store.
-    let nest = Nest {
-        product: *product,
-        out: *out,
-        vector,
-    };
-    let Part {
-        rows,
-        mut panels,
-        step,
-    } = part;
+    let nest = Nest { product: *product, out: *out, vector };
+    let Part { rows, mut panels, step } = part;
     if const { V::Group::EXACT }
         && let Some(windows) = nest.product.windows
     {
@@ -83,18 +75,11 @@ pub unsafe fn multiply<
     let by_turns = by_turns && panels.clone().next().is_some_and(few);
     let backwards = by_turns && step.is_some_and(|step| step % 2 == 1);
     let next = |panels: &mut Range<usize>| {
-        if backwards {
-            panels.next_back()
-        } else {
-            panels.next()
-        }
+        if backwards { panels.next_back() } else { panels.next() }
     };
     while let Some(index) = next(&mut panels) {
         let panel = nest.product.rhs.panel(index);
-        debug_assert!(
-            panel.sums.len() <= NV * LANES,
-            "panels of this instruction set"
-        );
+        debug_assert!(panel.sums.len() <= NV * LANES, "panels of this instruction set");
         // After the last one a thread mostly goes on with the part beside this one.
         let next = if rows.len() > 1 && index + 1 < nest.product.rhs.panels() {
             nest.product.rhs.panel(index + 1).weights
@@ -259,11 +244,7 @@ impl<'a, const LANES: usize, const BYTES: usize, V: Vector<LANES, BYTES>>
     /// The distance from a row of activations to the next, in groups.
     #[inline(always)]
     fn stride(self) -> usize {
-        if const { V::SPLIT } {
-            split_width(self.product.groups)
-        } else {
-            self.product.groups
-        }
+        if const { V::SPLIT } { split_width(self.product.groups) } else { self.product.groups }
     }
 
     /// The groups of a row of activations.
@@ -318,10 +299,7 @@ impl<'a, const LANES: usize, const BYTES: usize, V: Vector<LANES, BYTES>>
                 // SAFETY: the row has as many extras, of groups that the weights have.
                 let (codes, weights) = unsafe {
                     let group = row.get_unchecked(2 * extra).of_extra();
-                    (
-                        *row.get_unchecked(2 * extra + 1),
-                        weights.get_unchecked(group),
-                    )
+                    (*row.get_unchecked(2 * extra + 1), weights.get_unchecked(group))
                 };
                 let a = self.vector.splat(codes);
                 for v in 0..NV {
@@ -541,8 +519,7 @@ impl<'a, const LANES: usize, const BYTES: usize, V: Vector<LANES, BYTES>>
         let mut padded = [[[MaybeUninit::uninit(); LANES]; NV]; MR];
         for r in 0..MR {
             for v in 0..NV {
-                self.vector
-                    .finish(acc[r][v], *of_rows[r], channels[v], &mut padded[r][v]);
+                self.vector.finish(acc[r][v], *of_rows[r], channels[v], &mut padded[r][v]);
             }
         }
         for (r, values) in padded.iter().enumerate() {
@@ -625,10 +602,7 @@ impl<'a, const LANES: usize, const BYTES: usize, V: Vector<LANES, BYTES>>
         let mut results = [bias; MR];
         let channels = panels.channels::<LANES, NV>(0);
         let mut acc = [[self.vector.start(Row::PLAIN, channels[0]); NV]; MR];
-        let mut scaled = [Row {
-            scale: -0.,
-            ..Row::PLAIN
-        }; MR];
+        let mut scaled = [Row { scale: -0., ..Row::PLAIN }; MR];
         for (tap, offset) in windows.taps.iter().enumerate() {
             let channels = panels.channels::<LANES, NV>(tap * NV * LANES);
             let weights = &weights[tap * groups..][..groups];
@@ -643,11 +617,8 @@ impl<'a, const LANES: usize, const BYTES: usize, V: Vector<LANES, BYTES>>
                 }
                 for v in 0..NV {
                     let start = self.vector.start(of_rows[r], channels[v]);
-                    acc[r][v] = if EXACT && tap > 0 {
-                        self.vector.add(acc[r][v], start)
-                    } else {
-                        start
-                    };
+                    acc[r][v] =
+                        if EXACT && tap > 0 { self.vector.add(acc[r][v], start) } else { start };
                 }
             }
             for group in 0..groups {
@@ -664,10 +635,7 @@ impl<'a, const LANES: usize, const BYTES: usize, V: Vector<LANES, BYTES>>
             for r in 0..MR {
                 for v in 0..NV {
                     let before = results[r][v];
-                    let channels = Channels {
-                        bias: &before,
-                        ..channels[v]
-                    };
+                    let channels = Channels { bias: &before, ..channels[v] };
                     if let Some(out) = as_uninit(&mut results[r][v]).as_mut_array() {
                         self.vector.finish(acc[r][v], scaled[r], channels, out);
                     }

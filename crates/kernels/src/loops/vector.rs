@@ -113,10 +113,7 @@ where
 }
 
 /// A [`Vector`] whose activations are [split](super::split), so that sums begin with another value.
-#[allow(
-    dead_code,
-    reason = "most instruction sets add up four products at once"
-)]
+#[allow(dead_code, reason = "most instruction sets add up four products at once")]
 #[derive(Clone, Copy)]
 pub struct Split<V, Start> {
     pub vector: V,

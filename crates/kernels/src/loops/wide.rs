@@ -18,10 +18,7 @@ impl EvenOdd {
     /// The codes of a group.
     pub fn of(codes: [u8; 4]) -> Self {
         let codes = i32::from_le_bytes(codes);
-        Self {
-            even: codes & 0x00ff_00ff,
-            odd: codes >> 8 & 0x00ff_00ff,
-        }
+        Self { even: codes & 0x00ff_00ff, odd: codes >> 8 & 0x00ff_00ff }
     }
 }
 
@@ -56,10 +53,7 @@ pub unsafe fn multiply<G: Copy, W: Copy>(
         let mut room = vec![MaybeUninit::uninit(); lhs.len()];
         let wide = widened(lhs, &mut room, &widen);
         let product = Product {
-            windows: Some(Windows {
-                first: windows.first + positions.start,
-                ..windows
-            }),
+            windows: Some(Windows { first: windows.first + positions.start, ..windows }),
             ..product.with(product.m, wide, &product.rows[positions])
         };
         return multiply(&product, out, part);
@@ -80,10 +74,7 @@ pub unsafe fn multiply<G: Copy, W: Copy>(
         let wide = widened(lhs, room, &widen);
         let rows = product.rows.get(block.clone()).unwrap_or_default();
         let product = product.with(block.len(), wide, rows);
-        let part = Part {
-            rows: 0..block.len(),
-            ..part.clone()
-        };
+        let part = Part { rows: 0..block.len(), ..part.clone() };
         multiply(&product, &out.starting_at(first), part);
     }
 }

@@ -68,12 +68,7 @@ impl<'a> Panel<'a> {
             let (codes, parameters) = block.split_at(width * format.code_bytes());
             let (parameters, _) = parameters.as_chunks::<2>().0.as_chunks();
             let (scales, offsets) = parameters.split_at(width / LANES);
-            PanelBlock {
-                codes: codes.as_chunks().0,
-                registers: width / LANES,
-                scales,
-                offsets,
-            }
+            PanelBlock { codes: codes.as_chunks().0, registers: width / LANES, scales, offsets }
         })
     }
 }

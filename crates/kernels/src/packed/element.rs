@@ -45,10 +45,6 @@ impl Element {
     /// Groups of `k` inputs.
     pub(super) fn groups(self, isa: Isa, k: usize) -> usize {
         let groups = k.div_ceil(self.group()[0]);
-        if self.alternates(isa) {
-            groups.next_multiple_of(2)
-        } else {
-            groups
-        }
+        if self.alternates(isa) { groups.next_multiple_of(2) } else { groups }
     }
 }

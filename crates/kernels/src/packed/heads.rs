@@ -211,22 +211,14 @@ impl HeadsMut<'_> {
         (sums, scales): ([i32; 4], [f32; 4]),
     ) {
         let (places, start) = self.places(head);
-        let ChannelRun {
-            left,
-            at,
-            first,
-            width,
-        } = ChannelRun::new(places, start + channel, self.groups);
+        let ChannelRun { left, at, first, width } =
+            ChannelRun::new(places, start + channel, self.groups);
         let count = rows.len();
         assert!(count <= left && rows.iter().all(|row| row.len() <= self.groups));
         // SAFETY: what there is of these channels is this thread's.
         unsafe {
-            self.sums
-                .part(at..at + count)
-                .copy_from_slice(&sums[..count]);
-            self.scales
-                .part(at..at + count)
-                .copy_from_slice(&scales[..count]);
+            self.sums.part(at..at + count).copy_from_slice(&sums[..count]);
+            self.scales.part(at..at + count).copy_from_slice(&scales[..count]);
             if let [a, b, c, d] = rows {
                 let rows = a.iter().zip(*b).zip(c.iter().zip(*d));
                 let groups = rows.map(|((a, b), (c, d))| [*a, *b, *c, *d]);

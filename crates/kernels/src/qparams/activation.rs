@@ -28,11 +28,8 @@ pub struct DynamicConfig {
 
 impl DynamicConfig {
     /// 8 bits, a scale for each row, by PyTorch's formulas.
-    pub const PER_ROW: Self = Self {
-        per_row: true,
-        reduce_range: false,
-        arithmetic: Arithmetic::PyTorch,
-    };
+    pub const PER_ROW: Self =
+        Self { per_row: true, reduce_range: false, arithmetic: Arithmetic::PyTorch };
 
     /// Scale and zero point of activations in `[min, max]`.
     #[inline]

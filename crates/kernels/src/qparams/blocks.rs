@@ -26,11 +26,7 @@ impl Blocks {
 
     /// The number that is subtracted from every code, where blocks have no offsets.
     pub const fn middle(self) -> i32 {
-        if self.has_offsets() {
-            0
-        } else {
-            1 << (self.bits() - 1)
-        }
+        if self.has_offsets() { 0 } else { 1 << (self.bits() - 1) }
     }
 
     /// Whether each block has an offset, too.

@@ -108,11 +108,7 @@ pub fn per_tensor_activation(min: f32, max: f32, reduce_range: bool) -> QParams 
     let from_max = qmax - max;
     let min_error = qmin.abs() - min.abs();
     let max_error = qmax.abs() - max.abs();
-    let zero_point = if min_error < max_error {
-        from_min
-    } else {
-        from_max
-    };
+    let zero_point = if min_error < max_error { from_min } else { from_max };
     QParams {
         scale: scale as f32,
         zero_point: zero_point.clamp(qmin, qmax).round_ties_even() as i32,
@@ -132,10 +128,7 @@ pub fn per_row_activation(min: f32, max: f32, reduce_range: bool) -> QParams {
     // all the rest.
     const ROUND: f32 = 12_582_912.;
     let zero_point = ((-min / scale).min(qmax as f32) + ROUND) - ROUND;
-    QParams {
-        scale,
-        zero_point: zero_point as i32,
-    }
+    QParams { scale, zero_point: zero_point as i32 }
 }
 
 /// The scale of a row of i8 codes within +-127, without a zero point, of values up to `max` in

@@ -95,8 +95,7 @@ impl Case {
     fn expected(&self, of: &Operands) -> Vec<f32> {
         let rows = |values: &[f32], heads: usize, columns: usize, head: usize| -> Vec<f32> {
             let rows = values.chunks(heads * columns);
-            rows.flat_map(|row| row[head * columns..][..columns].to_vec())
-                .collect()
+            rows.flat_map(|row| row[head * columns..][..columns].to_vec()).collect()
         };
         let reference = match self.precision {
             Precision::Float32 => reference::attention,
@@ -158,11 +157,7 @@ fn check(case: &Case, of: &Operands, pools: &[Pool], what: &str) {
     for isa in Isa::available() {
         for (i, pool) in pools.iter().enumerate() {
             let got = pool.install(|| attention(isa, case.operands(of)));
-            same_bits(
-                &got,
-                &expected,
-                &format!("{isa}, pool {i}, {what}: {case:?}"),
-            );
+            same_bits(&got, &expected, &format!("{isa}, pool {i}, {what}: {case:?}"));
         }
     }
 }
@@ -212,12 +207,7 @@ fn what_is_not_finite_reaches_the_queries_that_see_its_key_and_no_others() {
                     *x = poison;
                 }
             }
-            check(
-                &case,
-                &of,
-                &pools,
-                &format!("{poison} in key {key}, {sides}"),
-            );
+            check(&case, &of, &pools, &format!("{poison} in key {key}, {sides}"));
             let with = case.expected(&of);
             if case.precision == Precision::Int8 && !poison.is_finite() {
                 let precision = Precision::Float32;
@@ -311,10 +301,7 @@ fn codes_that_are_kept_give_what_those_of_a_call_give() {
                 // Other rows behind the first ones, and others in more and in less room.
                 let first = case.keys / 3;
                 kept.truncate(first);
-                let noise = Heads {
-                    rows: case.keys - first,
-                    ..operands.k
-                };
+                let noise = Heads { rows: case.keys - first, ..operands.k };
                 kept.append(noise, rows_from(operands.v, 0, case.keys - first));
                 kept.truncate(first);
                 for capacity in [case.keys, case.keys + 130, case.keys + 3] {
@@ -354,11 +341,7 @@ fn keys_and_values_in_bfloat16_give_what_their_floats_give() {
     ];
     // Under Miri: one query, and blocks of queries on several threads.
     for (mask, queries) in some(masks, &[0, 1]) {
-        let case = Case {
-            mask,
-            queries,
-            ..case
-        };
+        let case = Case { mask, queries, ..case };
         let of = case.draw(&mut random);
         let operands = case.operands(&of);
         let halves = [&of.k, &of.v].map(|values| {
@@ -390,11 +373,7 @@ fn pages<T: Copy>(heads: Heads<'_, T>, count: usize, nan: T) -> Vec<Vec<T>> {
 
 fn paged<'a, T>(pages: &'a [&'a [T]], heads: Heads<'a, T>) -> Heads<'a, T> {
     let of_head = PAGE * heads.columns;
-    Heads {
-        values: Values::Pages(pages),
-        strides: [0, of_head, heads.columns],
-        ..heads
-    }
+    Heads { values: Values::Pages(pages), strides: [0, of_head, heads.columns], ..heads }
 }
 
 #[test]
@@ -402,9 +381,7 @@ fn pages_of_keys_and_values_change_no_bit() {
     let mut random = Random(11);
     let masks = [Mask::None, Mask::Causal, Mask::Own];
     let sizes = [(1, 300), (3, PAGE), (70, 2 * PAGE + 1)];
-    let cases = masks
-        .into_iter()
-        .flat_map(|mask| sizes.map(|size| (mask, size)));
+    let cases = masks.into_iter().flat_map(|mask| sizes.map(|size| (mask, size)));
     for (mask, (queries, keys)) in some(cases, &[3]) {
         let case = Case {
             heads: 4,
@@ -427,17 +404,12 @@ fn pages_of_keys_and_values_change_no_bit() {
         let halves = [(&halves[0], whole.k), (&halves[1], whole.v)]
             .map(|(values, of)| Heads::new(values, of.strides, [of.rows, of.columns]));
         let halved = halves.map(|heads| pages(heads, case.kv_heads, half::bf16::NAN));
-        let halved = halved
-            .each_ref()
-            .map(|pages| pages.iter().map(Vec::as_slice).collect::<Vec<_>>());
+        let halved =
+            halved.each_ref().map(|pages| pages.iter().map(Vec::as_slice).collect::<Vec<_>>());
         for isa in Isa::available() {
             for precision in [Precision::Float32, Precision::BFloat16, Precision::Int8] {
                 let whole = Attention { precision, ..whole };
-                let in_pages = Attention {
-                    k: paged(&k, whole.k),
-                    v: paged(&v, whole.v),
-                    ..whole
-                };
+                let in_pages = Attention { k: paged(&k, whole.k), v: paged(&v, whole.v), ..whole };
                 let expected = attention(isa, whole);
                 let case = format!("{isa}: {precision:?} {case:?}");
                 same_bits(&attention(isa, in_pages), &expected, &case);
@@ -514,15 +486,7 @@ fn sums_of_all_keys_that_there_may_be_are_exact() {
 #[cfg_attr(miri, ignore = "as others, but for sizes that take minutes")]
 fn hard_cases_of_8_bits_have_stated_results() {
     let attend = |qkv: [&[f32]; 3], dim, mask: Option<&[f32]>, precision| {
-        let attention = |isa| {
-            attention(
-                isa,
-                Attention {
-                    precision,
-                    ..int8(qkv, dim, mask)
-                },
-            )
-        };
+        let attention = |isa| attention(isa, Attention { precision, ..int8(qkv, dim, mask) });
         let mut all = Isa::available().into_iter().map(attention);
         let first = all.next().expect("portable");
         assert!(all.all(|other| other == first));
@@ -539,10 +503,7 @@ fn hard_cases_of_8_bits_have_stated_results() {
     let equal = [0.3, 0.1, -0.9, 0.7].repeat(keys);
     let [float, got] = [Precision::Float32, Precision::Int8]
         .map(|precision| attend([&q, &equal, &v], dim, None, precision));
-    assert!(
-        close(&got, &float, 1. / 254.),
-        "{got:?}, expected {float:?}"
-    );
+    assert!(close(&got, &float, 1. / 254.), "{got:?}, expected {float:?}");
 
     // One huge key takes all the weight: its value, within half a step.
     let mut huge = equal.clone();
@@ -557,10 +518,7 @@ fn hard_cases_of_8_bits_have_stated_results() {
     one[7 * dim + 3] = 1000.;
     let [float, got] = [Precision::Float32, Precision::Int8]
         .map(|precision| attend([&q, &one, &v], dim, None, precision));
-    assert!(
-        close(&got, &float, 1. / 127.),
-        "{got:?}, expected {float:?}"
-    );
+    assert!(close(&got, &float, 1. / 127.), "{got:?}, expected {float:?}");
 
     // Weights below 1/510 of the greatest are lost, though 599 of them are half of the sum: the
     // result is the greatest's alone, times its part.
@@ -573,24 +531,13 @@ fn hard_cases_of_8_bits_have_stated_results() {
 
     // No key, and values of zeros.
     let none = vec![f32::NEG_INFINITY; keys];
-    let got = attend(
-        [&[f32::NAN; 4], &equal, &v],
-        dim,
-        Some(&none),
-        Precision::Int8,
-    );
+    let got = attend([&[f32::NAN; 4], &equal, &v], dim, Some(&none), Precision::Int8);
     assert_eq!(got, [0.; 4]);
-    assert_eq!(
-        attend([&q, &equal, &sink], dim, None, Precision::Int8),
-        [0.; 4]
-    );
+    assert_eq!(attend([&q, &equal, &sink], dim, None, Precision::Int8), [0.; 4]);
     // Small rows keep their bits down to 2^-111.
     let small: Vec<f32> = v.iter().map(|x| x * 2f32.powi(-105)).collect();
     let [at_one, at_small] =
         [&v, &small].map(|v| attend([&q, &equal, v], dim, None, Precision::Int8));
     let scaled: Vec<f32> = at_small.iter().map(|x| x * 2f32.powi(105)).collect();
-    assert!(
-        close(&scaled, &at_one, 1e-6),
-        "{scaled:?}, expected {at_one:?}"
-    );
+    assert!(close(&scaled, &at_one, 1e-6), "{scaled:?}, expected {at_one:?}");
 }

@@ -14,12 +14,8 @@ use crate::loops::product::Product;
 use crate::qparams::blocks::{BlockScale, Blocks, INPUTS};
 use crate::reference::{self, InBlocks};
 
-pub const FORMATS: [Blocks; 4] = [
-    Blocks::Int4,
-    Blocks::Int4ZeroPoint,
-    Blocks::Int4Minimum,
-    Blocks::Int8,
-];
+pub const FORMATS: [Blocks; 4] =
+    [Blocks::Int4, Blocks::Int4ZeroPoint, Blocks::Int4Minimum, Blocks::Int8];
 
 /// A weight of any codes and scales.
 pub struct Weight {
@@ -125,11 +121,8 @@ fn products_equal_the_oracle_at_the_seams() {
 fn large_products_equal_the_oracle_on_any_number_of_threads() {
     let mut random = Random(43);
     for [m, k, n] in [[300, 229, 520], [1, 1_027, 900], [17, 640, 300]] {
-        let [m, k, n] = if cfg!(miri) {
-            [m, k, n].map(|size: usize| size.div_ceil(30))
-        } else {
-            [m, k, n]
-        };
+        let [m, k, n] =
+            if cfg!(miri) { [m, k, n].map(|size: usize| size.div_ceil(30)) } else { [m, k, n] };
         let lhs = activations(m, k, &mut random);
         for format in FORMATS {
             let weight = Weight::new(format, n, k, &mut random);
@@ -174,9 +167,7 @@ fn sqnr(values: &[f32], got: &[f32]) -> f64 {
     let power = |x: f64| x * x;
     let signal: f64 = values.iter().map(|x| power((*x).into())).sum();
     let pairs = values.iter().zip(got);
-    let noise: f64 = pairs
-        .map(|(x, y)| power(f64::from(*x) - f64::from(*y)))
-        .sum();
+    let noise: f64 = pairs.map(|(x, y)| power(f64::from(*x) - f64::from(*y))).sum();
     10. * (signal / noise).log10()
 }
 
@@ -187,9 +178,8 @@ fn floats_become_the_same_codes_everywhere_and_few_errors() {
     // Nearly normal, and of all sizes.
     let sizes = [1., 1e-8, 3e7, 1e-30];
     let value = |random: &mut Random| (0..6).map(|_| random.float()).sum::<f32>();
-    let values: Vec<f32> = (0..n * k)
-        .map(|i| value(&mut random) * sizes[i / k % sizes.len()])
-        .collect();
+    let values: Vec<f32> =
+        (0..n * k).map(|i| value(&mut random) * sizes[i / k % sizes.len()]).collect();
     let bias = vec![0.; n];
     for (format, group, at_least) in [
         (Blocks::Int4, 32, 20.),
@@ -231,10 +221,7 @@ fn weights_of_zeros_stay_zeros_and_others_are_refused() {
         let mut values = [1.; 80];
         values[41] = f32::INFINITY;
         let error = pack_blocks(isa, 40, 1, &values, &[0., 1.], (format, 32), None).unwrap_err();
-        let expected = Error::NonFiniteWeight {
-            index: vec![1, 1],
-            value: f32::INFINITY,
-        };
+        let expected = Error::NonFiniteWeight { index: vec![1, 1], value: f32::INFINITY };
         assert_eq!(error, expected);
     }
 }

@@ -29,12 +29,7 @@ fn every_half_is_widened_and_every_kind_of_float_is_narrowed_as_half_does_it() {
             let floats = &floats[floats.len() - len..];
             for (got, value) in narrow_bf16(isa, floats).iter().zip(floats) {
                 let expected = bf16::from_f32(*value);
-                assert_eq!(
-                    got.to_bits(),
-                    expected.to_bits(),
-                    "{isa} {:x}",
-                    value.to_bits()
-                );
+                assert_eq!(got.to_bits(), expected.to_bits(), "{isa} {:x}", value.to_bits());
             }
             for (got, value) in narrow_f16(floats).iter().zip(floats) {
                 let expected = f16::from_f32(*value);

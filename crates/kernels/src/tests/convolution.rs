@@ -36,9 +36,7 @@ const CASES: [Case; 13] = [
 fn extent(values: &[f32]) -> [f32; 2] {
     values
         .iter()
-        .fold([f32::INFINITY, f32::NEG_INFINITY], |[min, max], x| {
-            [min.min(*x), max.max(*x)]
-        })
+        .fold([f32::INFINITY, f32::NEG_INFINITY], |[min, max], x| [min.min(*x), max.max(*x)])
 }
 
 /// The positions of some channels of the input, `[batch, height, width]`, each a row.
@@ -178,15 +176,8 @@ fn check_config(
     for isa in Isa::available() {
         let rhs = Int8::new(&rhs, &scales, &zero_points);
         let packed = Packed::int8(isa, k, groups * taps, rhs, &bias).with(config);
-        let convolution = Convolution {
-            shape: all,
-            groups,
-            kernel,
-            stride,
-            padding,
-            dilation,
-            activation,
-        };
+        let convolution =
+            Convolution { shape: all, groups, kernel, stride, padding, dilation, activation };
         let case = format!("{isa} {case:?} {codes:?} {config:?} {poison:?} {groups} {affine}");
         let got = convolve(&convolution, &packed, &xs, residual);
         same_bits(&got, &expected, &case);
@@ -260,30 +251,12 @@ fn sizes_that_no_memory_holds_have_no_output() {
     };
     assert_eq!(convolution.out_size(), Some([1, 6]));
     for wrong in [
-        Convolution {
-            dilation: [1, 4],
-            ..convolution
-        },
-        Convolution {
-            dilation: [1, usize::MAX],
-            ..convolution
-        },
-        Convolution {
-            padding: [usize::MAX, 0],
-            ..convolution
-        },
-        Convolution {
-            padding: [0, usize::MAX / 4],
-            ..convolution
-        },
-        Convolution {
-            stride: [1, 0],
-            ..convolution
-        },
-        Convolution {
-            kernel: [0, 3],
-            ..convolution
-        },
+        Convolution { dilation: [1, 4], ..convolution },
+        Convolution { dilation: [1, usize::MAX], ..convolution },
+        Convolution { padding: [usize::MAX, 0], ..convolution },
+        Convolution { padding: [0, usize::MAX / 4], ..convolution },
+        Convolution { stride: [1, 0], ..convolution },
+        Convolution { kernel: [0, 3], ..convolution },
     ] {
         assert_eq!(wrong.out_size(), None);
     }
@@ -329,11 +302,7 @@ fn floats_equal_sums_in_f64() {
         ([1, 2, 1, 50], 9, [[1, 1], [1, 2], [0, 0], ONE]),
         ([1, 6, 40, 41], 150, [[3, 3], [2, 1], [0, 2], ONE]),
     ];
-    for (case, groups) in CASES
-        .into_iter()
-        .chain(stems)
-        .flat_map(|case| [(case, 1), (case, 3)])
-    {
+    for (case, groups) in CASES.into_iter().chain(stems).flat_map(|case| [(case, 1), (case, 3)]) {
         let (shape, n, [kernel, stride, padding, dilation]) = case;
         let [batch, k, height, width] = shape;
         let (windows, taps) = (windows(case), kernel[0] * kernel[1]);
@@ -365,14 +334,11 @@ fn floats_equal_sums_in_f64() {
             activation: None,
         };
         let turned = |group: &[f32]| -> Vec<f32> {
-            (0..n * terms)
-                .map(|i| group[i % n * terms + i / n])
-                .collect()
+            (0..n * terms).map(|i| group[i % n * terms + i / n]).collect()
         };
         let turned: Vec<f32> = weights.chunks_exact(n * terms).flat_map(turned).collect();
-        for (isa, transposed) in Isa::available()
-            .into_iter()
-            .flat_map(|isa| [(isa, false), (isa, true)])
+        for (isa, transposed) in
+            Isa::available().into_iter().flat_map(|isa| [(isa, false), (isa, true)])
         {
             let weight = FloatWeight {
                 values: if transposed { &turned } else { &weights },
@@ -383,11 +349,7 @@ fn floats_equal_sums_in_f64() {
             let got = convolve_f32(isa, &convolution, weight, &xs, None);
             assert_eq!(got.len(), expected.len(), "{case:?}");
             let residual: Vec<f32> = got.iter().rev().copied().collect();
-            let sums: Vec<f32> = got
-                .iter()
-                .zip(&residual)
-                .map(|(y, term)| y + term)
-                .collect();
+            let sums: Vec<f32> = got.iter().zip(&residual).map(|(y, term)| y + term).collect();
             let added = convolve_f32(isa, &convolution, weight, &xs, Some(&residual));
             same_bits(&added, &sums, &format!("{isa} {case:?} and a residual"));
             let far = |(got, expected): &(&f32, &f64)| {

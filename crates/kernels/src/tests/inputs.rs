@@ -54,11 +54,7 @@ fn inverse(xs: &[f32], k: usize, damping: f64) -> Vec<Vec<f64>> {
         let by = matrix[i][i];
         matrix[i].iter_mut().for_each(|x| *x /= by);
         let pivot = matrix[i].clone();
-        for (_, row) in matrix
-            .iter_mut()
-            .enumerate()
-            .filter(|(other, _)| *other != i)
-        {
+        for (_, row) in matrix.iter_mut().enumerate().filter(|(other, _)| *other != i) {
             let by = row[i];
             row.iter_mut().zip(&pivot).for_each(|(x, y)| *x -= by * y);
         }
@@ -76,9 +72,7 @@ fn by_inverse(weights: &[f32], known: &[f32], mut inverse: Vec<Vec<f64>>) -> Vec
         let mut sorted = block.to_vec();
         sorted.sort_by(f32::total_cmp);
         let steps = sorted.windows(2).map(|pair| pair[1] - pair[0]);
-        let step = steps
-            .filter(|step| *step > 1e-6)
-            .fold(f32::INFINITY, f32::min);
+        let step = steps.filter(|step| *step > 1e-6).fold(f32::INFINITY, f32::min);
         let (low, high) = (f64::from(sorted[0]), f64::from(sorted[sorted.len() - 1]));
         let step = f64::from(step);
         let value = ((targets[i] / step).round() * step).clamp(low, high);
@@ -115,9 +109,7 @@ fn errors_are_fed_back_as_by_the_inverse() {
     for (weights, got) in weights.chunks(k).zip(got.chunks(k)) {
         let expected = by_inverse(weights, got, inverse.clone());
         let pairs = got.iter().zip(&expected);
-        equal += pairs
-            .filter(|(got, expected)| (*got - *expected).abs() < 1e-4)
-            .count();
+        equal += pairs.filter(|(got, expected)| (*got - *expected).abs() < 1e-4).count();
     }
     // A value between two codes may go to either, and to others after it.
     assert!(equal * 100 >= n * k * 97, "{equal} of {}", n * k);
@@ -161,20 +153,14 @@ fn the_same_codes_everywhere_and_smaller_errors_of_products() {
                 let errors = pairs.flat_map(|(got, weights)| {
                     xs.chunks(k).map(move |xs| {
                         let terms = got.iter().zip(weights).zip(xs);
-                        terms
-                            .map(|((x, y), z)| f64::from((x - y) * z))
-                            .sum::<f64>()
-                            .powi(2)
+                        terms.map(|((x, y), z)| f64::from((x - y) * z)).sum::<f64>().powi(2)
                     })
                 });
                 errors.sum()
             };
             let (by_inputs, alone) = (error(&known.unwrap()), error(&values(&alone, n)));
             if k >= 40 {
-                assert!(
-                    by_inputs < 0.7 * alone,
-                    "{n} {k} {format:?}: {by_inputs} of {alone}"
-                );
+                assert!(by_inputs < 0.7 * alone, "{n} {k} {format:?}: {by_inputs} of {alone}");
             }
         }
     }
@@ -188,17 +174,11 @@ fn inputs_that_tell_nothing_change_nothing() {
     let weights: Vec<f32> = (0..n * k).map(|_| random.float()).collect();
     let (bias, format) = (vec![0.; n], (Blocks::Int4, 32));
     let alone = pack_blocks(isa, k, 1, &weights, &bias, format, None).unwrap();
-    let each_once: Vec<f32> = (0..k * k)
-        .map(|i| f32::from(u8::from(i / k == i % k)))
-        .collect();
+    let each_once: Vec<f32> = (0..k * k).map(|i| f32::from(u8::from(i / k == i % k))).collect();
     for inputs in [&[][..], &vec![0.; 2 * k], &each_once] {
         let factor = factor(isa, k, &[inputs], 0.01);
         let packed = pack_blocks(isa, k, 1, &weights, &bias, format, Some(&factor)).unwrap();
-        same_bits(
-            &values(&packed, n),
-            &values(&alone, n),
-            "inputs that tell nothing",
-        );
+        same_bits(&values(&packed, n), &values(&alone, n), "inputs that tell nothing");
     }
 }
 

@@ -16,11 +16,7 @@ const INT8: Element = Element::Int8(PER_ROW);
 impl<'a> Int8<'a> {
     /// Weights of these codes.
     pub fn new(codes: &'a [i8], scales: &'a [f32], zero_points: &'a [i32]) -> Self {
-        Self {
-            codes,
-            scales,
-            zero_points,
-        }
+        Self { codes, scales, zero_points }
     }
 }
 
@@ -170,23 +166,15 @@ impl Parts {
 
 /// Every instruction set, and every shape on it.
 fn cases() -> impl Iterator<Item = (Isa, [usize; 3], String)> {
-    let shapes = SHAPES
-        .into_iter()
-        .take(if cfg!(miri) { 4 } else { SHAPES.len() });
-    let of = move |isa| {
-        shapes
-            .clone()
-            .map(move |shape| (isa, shape, format!("{isa} {shape:?}")))
-    };
+    let shapes = SHAPES.into_iter().take(if cfg!(miri) { 4 } else { SHAPES.len() });
+    let of = move |isa| shapes.clone().map(move |shape| (isa, shape, format!("{isa} {shape:?}")));
     Isa::available().into_iter().flat_map(of)
 }
 
 #[test]
 fn channels_are_cut_into_few_wide_panels_gate_by_gate() {
     for (isa, [gates, units, k], case) in cases() {
-        let Registers {
-            lanes, panel_width, ..
-        } = isa.registers();
+        let Registers { lanes, panel_width, .. } = isa.registers();
         let parts = Parts::new(gates * units, k);
         for packed in [parts.int8(isa, gates, k), parts.float16(isa, gates, k)] {
             let registers = units.div_ceil(lanes);
@@ -213,10 +201,7 @@ fn channels_are_cut_into_few_wide_panels_gate_by_gate() {
             }
             let ends = (0..packed.panels()).map(|index| packed.panel(index).weights.as_ptr_range());
             let ends: Vec<_> = ends.collect();
-            assert!(
-                ends.windows(2).all(|pair| pair[0].end == pair[1].start),
-                "{case}"
-            );
+            assert!(ends.windows(2).all(|pair| pair[0].end == pair[1].start), "{case}");
             if let Some(first) = ends.first() {
                 assert_eq!(first.start.align_offset(64), 0, "{case}");
             }
@@ -232,11 +217,8 @@ fn a_weight_is_where_the_layout_says() {
         let bfloat16 = parts.bfloat16(isa, gates, k);
         let (halves, bfloats) = (parts.halves(), parts.bfloats());
         // Inputs of bfloat16 that are stored together, and their order.
-        let (together, order) = if bfloat16.alternates() {
-            (4, &[1, 3, 0, 2][..])
-        } else {
-            (2, &[0, 1][..])
-        };
+        let (together, order) =
+            if bfloat16.alternates() { (4, &[1, 3, 0, 2][..]) } else { (2, &[0, 1][..]) };
         assert_eq!(
             (int8.groups(), float16.groups(), bfloat16.groups()),
             (k.div_ceil(4), k, k.next_multiple_of(together) / 2),
@@ -256,11 +238,7 @@ fn a_weight_is_where_the_layout_says() {
                     let expected = value.map_or([0; 2], |value| value.to_le_bytes());
                     let group = input / together * pairs.sums.len() + lane;
                     let at = (group * together + order[input % together]) * 2;
-                    assert_eq!(
-                        pairs.weights[at..at + 2],
-                        expected,
-                        "{case}: {lane} {input}"
-                    );
+                    assert_eq!(pairs.weights[at..at + 2], expected, "{case}: {lane} {input}");
                 }
             }
             assert!(pairs.zero_points.is_empty() && pairs.bias == int8.panel(index).bias);
@@ -272,9 +250,7 @@ fn a_weight_is_where_the_layout_says() {
                 let channel = (lane < panel.channels).then_some(panel.start + lane);
                 let zero = channel.map_or(0, |channel| parts.zero_points[channel]);
                 for input in 0..k.next_multiple_of(4) {
-                    let code = channel
-                        .filter(|_| input < k)
-                        .map(|c| parts.codes[c * k + input]);
+                    let code = channel.filter(|_| input < k).map(|c| parts.codes[c * k + input]);
                     let expected = code.map_or(0, |code| code.cast_unsigned().wrapping_add(shift));
                     let at = (input / 4 * width + lane) * 4 + input % 4;
                     assert_eq!(panel.weights[at], expected, "{case}: {lane} {input}");
@@ -295,11 +271,7 @@ fn a_weight_is_where_the_layout_says() {
                 assert_eq!(panel.scales[lane], parts.scales[channel], "{case}");
                 assert_eq!(of_half.scales[lane], 1., "{case}");
                 let bias = parts.bias[channel];
-                assert_eq!(
-                    (panel.bias[lane], of_half.bias[lane]),
-                    (bias, bias),
-                    "{case}"
-                );
+                assert_eq!((panel.bias[lane], of_half.bias[lane]), (bias, bias), "{case}");
                 let shifted = panel.zero_points.get(lane).map_or(0, |zero| *zero);
                 assert_eq!(shifted, zero + i32::from(shift), "{case}");
             }
@@ -314,16 +286,8 @@ fn channels_and_all_weights_are_read_back_in_order() {
         let parts = Parts::new(gates * units, k);
         let [int8, float16] = [parts.int8(isa, gates, k), parts.float16(isa, gates, k)];
         let (halves, bfloats) = (parts.halves(), parts.bfloats());
-        assert_eq!(
-            (int8.codes(), int8.halves()),
-            (parts.codes.clone(), Vec::new()),
-            "{case}"
-        );
-        assert_eq!(
-            (float16.codes(), float16.halves()),
-            (Vec::new(), halves.clone()),
-            "{case}"
-        );
+        assert_eq!((int8.codes(), int8.halves()), (parts.codes.clone(), Vec::new()), "{case}");
+        assert_eq!((float16.codes(), float16.halves()), (Vec::new(), halves.clone()), "{case}");
         let bfloat16 = parts.bfloat16(isa, gates, k);
         assert_eq!(bfloat16.bfloats(), bfloats, "{case}");
         assert!(bfloat16.codes().is_empty() && bfloat16.halves().is_empty());
@@ -332,11 +296,7 @@ fn channels_and_all_weights_are_read_back_in_order() {
             let (of_int8, of_half) = (int8.channel(channel), float16.channel(channel));
             assert_eq!((of_int8.element, of_half.element), (INT8, Element::Float16));
             let (scale, zero) = (parts.scales[channel], parts.zero_points[channel]);
-            assert_eq!(
-                (int8.scale(channel), int8.zero_point(channel)),
-                (scale, zero),
-                "{case}"
-            );
+            assert_eq!((int8.scale(channel), int8.zero_point(channel)), (scale, zero), "{case}");
             let affine = of_int8.affine();
             assert_eq!((affine.shift, affine.scale), (zero + 128, scale), "{case}");
             assert_eq!(affine.offset, 0., "{case}");
@@ -346,10 +306,7 @@ fn channels_and_all_weights_are_read_back_in_order() {
                 let groups = (k - first).div_ceil(4).min(2);
                 of_int8.codes(first, &mut codes[..groups]);
                 let expected = row[first..].iter().map(|code| code.cast_unsigned() ^ 128);
-                assert!(
-                    expected.zip(codes.as_flattened()).all(|(a, b)| a == *b),
-                    "{case}"
-                );
+                assert!(expected.zip(codes.as_flattened()).all(|(a, b)| a == *b), "{case}");
                 let mut got = vec![bf16::ZERO; k - first];
                 bfloat16.channel(channel).bfloats(first, &mut got);
                 assert_eq!(got, bfloats[channel * k + first..][..k - first], "{case}");
@@ -380,11 +337,7 @@ fn sizes_and_zero_points_are_those_in_memory() {
         let arrays = if some { 3 } else { 2 };
         assert_eq!(int8.bytes(), weights + arrays * 4 * padded, "{case}");
         let float16 = parts.float16(isa, gates, k);
-        assert_eq!(
-            float16.bytes(),
-            2 * k * padded + 64 + 2 * 4 * padded,
-            "{case}"
-        );
+        assert_eq!(float16.bytes(), 2 * k * padded + 64 + 2 * 4 * padded, "{case}");
         assert!(!float16.has_zero_points(), "{case}");
 
         parts.zero_points.fill(-shift);
@@ -414,10 +367,7 @@ fn a_register_has_the_parameters_of_its_channels() {
             assert_eq!(register.sums[..], panel.sums[lane..lane + 8]);
             assert_eq!(register.scales[..], parts.scales[lane..lane + 8]);
             assert_eq!(register.bias[..], parts.bias[lane..lane + 8]);
-            assert_eq!(
-                register.zero_points.copied(),
-                (zero != 0).then_some([zero; 8])
-            );
+            assert_eq!(register.zero_points.copied(), (zero != 0).then_some([zero; 8]));
         }
     }
 }
@@ -438,11 +388,7 @@ fn groups_are_put_at_their_lanes() {
             let (group, at) = (place / 16, place % 16);
             let written =
                 (first..first + groups).contains(&group) && (lane..13.min(lane + 8)).contains(&at);
-            let expected = if written {
-                rows[at - lane][group - first]
-            } else {
-                [0; 4]
-            };
+            let expected = if written { rows[at - lane][group - first] } else { [0; 4] };
             assert_eq!(*got, expected, "{lane} {first} {groups}: {group} {at}");
         }
     }

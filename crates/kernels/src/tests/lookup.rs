@@ -13,9 +13,7 @@ use crate::reference::{self, Affine, Int8};
 fn rows_of_codes_equal_the_oracle_and_halves_are_exact() {
     let mut random = Random(13);
     let codes: Vec<u8> = (0..900).map(|_| random.next() as u8).collect();
-    let halves: Vec<f16> = (0..900)
-        .map(|_| f16::from_bits(random.next() as u16))
-        .collect();
+    let halves: Vec<f16> = (0..900).map(|_| f16::from_bits(random.next() as u16)).collect();
     for isa in Isa::available() {
         let lens = [0, 1, 7, 8, 15, 16, 17, 31, 33, 255, 256, 257, 511, 800];
         for (i, len) in some(lens.into_iter().enumerate(), &[0, 2, 8]) {
@@ -40,16 +38,7 @@ fn rows_of_codes_equal_the_oracle_and_halves_are_exact() {
 #[test]
 fn a_channel_read_from_packed_weights_is_what_its_codes_stand_for() {
     let mut random = Random(17);
-    let sizes = [
-        (0, 4),
-        (1, 0),
-        (1, 1),
-        (7, 3),
-        (16, 5),
-        (33, 256),
-        (65, 257),
-        (130, 300),
-    ];
+    let sizes = [(0, 4), (1, 0), (1, 1), (7, 3), (16, 5), (33, 256), (65, 257), (130, 300)];
     for (n, k) in some(sizes, &[3]) {
         let codes = weights(Codes::Uniform, n, k, &mut random);
         let scales: Vec<f32> = (0..n).map(|_| random.float().abs() + 1e-3).collect();
@@ -86,10 +75,7 @@ fn a_channel_read_from_packed_weights_is_what_its_codes_stand_for() {
 
 #[test]
 fn each_row_is_written_once() {
-    for (rows, k) in some(
-        [(0, 3), (3, 0), (1, 1), (5, 7), (300, 401), (70_000, 1)],
-        &[3],
-    ) {
+    for (rows, k) in some([(0, 3), (3, 0), (1, 1), (5, 7), (300, 401), (70_000, 1)], &[3]) {
         let mut out = vec![usize::MAX; rows * k];
         for_each_row(&mut out, k, |row, out| out.fill(row));
         let expected: Vec<usize> = (0..rows).flat_map(|row| vec![row; k]).collect();

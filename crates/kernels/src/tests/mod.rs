@@ -41,10 +41,7 @@ enum Codes {
 
 const PER_ROW: DynamicConfig = DynamicConfig::PER_ROW;
 
-const PER_TENSOR: DynamicConfig = DynamicConfig {
-    per_row: false,
-    ..PER_ROW
-};
+const PER_TENSOR: DynamicConfig = DynamicConfig { per_row: false, ..PER_ROW };
 
 fn weights(codes: Codes, n: usize, k: usize, random: &mut Random) -> Vec<i8> {
     let code = |i: usize, random: &mut Random| match codes {
@@ -73,18 +70,9 @@ fn expected(lhs: &[f32], m: usize, rhs: Int8<'_>, bias: &[f32], config: DynamicC
     let row = |i: usize| &lhs[i * k..(i + 1) * k];
     let finite = |i: &usize| row(*i).iter().all(|x| x.is_finite());
     let extent = |i: usize| {
-        row(i).iter().fold(Extent::EMPTY, |r, &x| {
-            r.union(Extent {
-                min: x,
-                max: x,
-                finite: true,
-            })
-        })
+        row(i).iter().fold(Extent::EMPTY, |r, &x| r.union(Extent { min: x, max: x, finite: true }))
     };
-    let all = (0..m)
-        .filter(finite)
-        .map(extent)
-        .fold(Extent::EMPTY, Extent::union);
+    let all = (0..m).filter(finite).map(extent).fold(Extent::EMPTY, Extent::union);
     let quantized: Vec<_> = (0..m)
         .map(|i| {
             let extent = if config.per_row { extent(i) } else { all };

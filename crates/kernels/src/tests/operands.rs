@@ -85,28 +85,18 @@ fn weights_have_the_lengths_of_their_shape() {
     }
     for wrong in [0, 1, 3] {
         refused(&["scales", &wrong.to_string()], || pack(6, wrong, 2, 3));
-        refused(&["zero points", &wrong.to_string()], || {
-            pack(6, 2, wrong, 3)
-        });
+        refused(&["zero points", &wrong.to_string()], || pack(6, 2, wrong, 3));
     }
     for k in [1 << 63, usize::MAX] {
         refused(&["codes", "at most", &k.to_string()], || pack(0, 2, 2, k));
-        refused(&["values", "at most"], || {
-            Packed::float16(isa(), k, 1, &[], &[0.; 2])
-        });
+        refused(&["values", "at most"], || Packed::float16(isa(), k, 1, &[], &[0.; 2]));
     }
-    refused(&["values"], || {
-        Packed::float16(isa(), 3, 1, &[f16::ONE; 5], &[0.; 2])
-    });
+    refused(&["values"], || Packed::float16(isa(), 3, 1, &[f16::ONE; 5], &[0.; 2]));
 }
 
 #[test]
 fn a_channel_that_is_not_there_is_refused() {
-    for (weight, gates) in [
-        (int8(6, 3, 2), 2),
-        (float16(6, 3, 1), 1),
-        (int8(0, 3, 2), 2),
-    ] {
+    for (weight, gates) in [(int8(6, 3, 2), 2), (float16(6, 3, 1), 1), (int8(0, 3, 2), 2)] {
         let n = weight.n();
         for channel in [n, n + gates, usize::MAX] {
             let words = ["channel", &channel.to_string()];
@@ -129,13 +119,8 @@ fn products_at_once_have_weights_of_one_type() {
             linear_each([of(&lhs, 1, own), of(&lhs, 1, &all[other])])
         });
     }
-    let reduced = int8(4, 8, 1).with(DynamicConfig {
-        reduce_range: true,
-        ..PER_ROW
-    });
-    refused(&["reduce_range"], || {
-        linear_each([of(&lhs, 1, &all[0]), of(&lhs, 1, &reduced)])
-    });
+    let reduced = int8(4, 8, 1).with(DynamicConfig { reduce_range: true, ..PER_ROW });
+    refused(&["reduce_range"], || linear_each([of(&lhs, 1, &all[0]), of(&lhs, 1, &reduced)]));
 }
 
 #[test]
@@ -195,15 +180,7 @@ fn heads(values: &[f32], strides: [usize; 3], rows: usize, columns: usize) -> He
 }
 
 fn queries(q: Heads<'_>, batch: usize, heads: usize, kv_heads: usize) -> Queries<'_> {
-    Queries {
-        q,
-        mask: None,
-        causal: false,
-        scale: 1.,
-        batch,
-        heads,
-        kv_heads,
-    }
+    Queries { q, mask: None, causal: false, scale: 1., batch, heads, kv_heads }
 }
 
 #[test]
@@ -211,10 +188,7 @@ fn attention_stays_within_its_slices() {
     let values = [1.; 8];
     let fine = heads(&values, [8, 4, 2], 2, 2);
     let attend = |q, k, v, mask, batch, heads| {
-        let queries = Queries {
-            mask,
-            ..queries(q, batch, heads, heads)
-        };
+        let queries = Queries { mask, ..queries(q, batch, heads, heads) };
         let attention = Attention::new(queries, k, v, Precision::Float32);
         attention::attention(isa(), attention)
     };
@@ -229,26 +203,17 @@ fn attention_stays_within_its_slices() {
         refused(&["q:", "within"], || attend(wrong, fine, fine, None, 1, 2));
         refused(&["k:", "within"], || attend(fine, wrong, fine, None, 1, 2));
         refused(&["v:", "within"], || attend(fine, fine, wrong, None, 1, 2));
-        refused(&["mask:", "within"], || {
-            attend(fine, fine, fine, Some(wrong), 1, 2)
-        });
+        refused(&["mask:", "within"], || attend(fine, fine, fine, Some(wrong), 1, 2));
     }
     let still = heads(&values, [0, 0, 2], 2, 2);
     refused(&["q:", "within"], || attend(head, still, still, None, 1, 3));
-    refused(&["k:", "within"], || {
-        attend(still, sequence, still, None, 2, 1)
-    });
+    refused(&["k:", "within"], || attend(still, sequence, still, None, 2, 1));
     // Nothing but the output is as large as that.
     let one = heads(&values, [0, 0, 0], 1, 2);
-    refused(&["out", "at most"], || {
-        attend(one, one, one, None, 1 << 62, 4)
-    });
+    refused(&["out", "at most"], || attend(one, one, one, None, 1 << 62, 4));
 
     let shared = |kv_heads| {
-        let queries = Queries {
-            causal: true,
-            ..queries(fine, 1, 2, kv_heads)
-        };
+        let queries = Queries { causal: true, ..queries(fine, 1, 2, kv_heads) };
         let attention = Attention::new(queries, fine, fine, Precision::Float32);
         attention::attention(isa(), attention)
     };
@@ -279,30 +244,22 @@ fn kept_codes_stay_within_their_room() {
         kept
     };
     assert_eq!(append(one, one).len(), 2);
-    refused(&["keys", "at most 1 more", "2"], || {
-        append(one, one).append(one, one)
-    });
+    refused(&["keys", "at most 1 more", "2"], || append(one, one).append(one, one));
     let other = heads(&values, [8, 4, 1], 2, 1);
     refused(&["k:", "2 columns"], || append(other, one));
     refused(&["v:", "2 columns"], || append(one, other));
-    refused(&["one number"], || {
-        append(one, heads(&values, [8, 4, 2], 1, 2))
-    });
+    refused(&["one number"], || append(one, heads(&values, [8, 4, 2], 1, 2)));
     let short = heads(&values[..7], [8, 4, 2], 2, 2);
     refused(&["k:", "within"], || append(short, one));
     refused(&["v:", "within"], || append(one, short));
     refused(&["keys", "65536"], || new([1, 1], [1, 1], 65_537));
     refused(&["head_dim", "65536"], || new([1, 1], [65_537, 1], 1));
     refused(&["at most"], || new([1 << 62, 4], [1, 1], 1));
-    refused(&["at most"], || {
-        new([1 << 40, 1 << 10], [1 << 8, 1 << 8], 1 << 8)
-    });
+    refused(&["at most"], || new([1 << 40, 1 << 10], [1 << 8, 1 << 8], 1 << 8));
 
     let kept = append(one, one);
     assert_eq!(attend(queries(one, 1, 2, 2), &kept), values);
-    refused(&["keys and values", "1 heads", "2 of 1"], || {
-        attend(queries(one, 1, 2, 1), &kept)
-    });
+    refused(&["keys and values", "1 heads", "2 of 1"], || attend(queries(one, 1, 2, 1), &kept));
     refused(&["head_dim"], || attend(queries(other, 1, 2, 2), &kept));
     refused(&["kv_heads"], || attend(queries(one, 1, 3, 2), &kept));
     assert_eq!(attend(queries(one, 1, 2, 2), &two()), [0.; 8]);
@@ -318,12 +275,7 @@ fn kept_codes_stay_within_their_room() {
 fn steps_have_the_lengths_of_their_shapes() {
     let update = |gates, hidden, ih: usize, hh: usize, h: usize, c: usize| {
         let (mut h, mut c) = (vec![0.; h], vec![0.; c]);
-        let step = Step {
-            ih: &vec![0.; ih],
-            hh: &vec![0.; hh],
-            h: &mut h,
-            c: &mut c,
-        };
+        let step = Step { ih: &vec![0.; ih], hh: &vec![0.; hh], h: &mut h, c: &mut c };
         update_state(isa(), gates, hidden, step);
     };
     update(Gates::Lstm, 3, 24, 24, 6, 6);
@@ -415,22 +367,11 @@ fn recurrences_have_operands_that_fit_together() {
 
 #[test]
 fn rows_are_whole() {
-    let norm = Norm {
-        centered: true,
-        weight: &[1.; 3],
-        bias: None,
-        residual_weight: None,
-        eps: 1.,
-    };
-    refused(&["xs", "[2, 3]", "7"], || {
-        layer_norm(isa(), &[1.; 7], None, norm)
-    });
-    refused(&["residual"], || {
-        layer_norm(isa(), &[1.; 6], Some(&[1.; 5]), norm)
-    });
-    refused(&["residual"], || {
-        layer_norm_and_sum(isa(), &[1.; 6], &[1.; 3], norm)
-    });
+    let norm =
+        Norm { centered: true, weight: &[1.; 3], bias: None, residual_weight: None, eps: 1. };
+    refused(&["xs", "[2, 3]", "7"], || layer_norm(isa(), &[1.; 7], None, norm));
+    refused(&["residual"], || layer_norm(isa(), &[1.; 6], Some(&[1.; 5]), norm));
+    refused(&["residual"], || layer_norm_and_sum(isa(), &[1.; 6], &[1.; 3], norm));
     refused(&["bias"], || {
         let bias = Some(&[1.; 2][..]);
         layer_norm(isa(), &[1.; 6], None, Norm { bias, ..norm })

@@ -73,10 +73,7 @@ fn assert_same(got: &Packed, expected: &Packed, of: &str) {
         let (got, expected) = (got.panel(index), expected.panel(index));
         assert_eq!(got.weights, expected.weights, "{of}: weights of {index}");
         assert_eq!(got.sums, expected.sums, "{of}: sums of {index}");
-        assert_eq!(
-            got.zero_points, expected.zero_points,
-            "{of}: zeros of {index}"
-        );
+        assert_eq!(got.zero_points, expected.zero_points, "{of}: zeros of {index}");
         assert_eq!(got.scales, expected.scales, "{of}: scales of {index}");
         assert_eq!(got.bias, expected.bias, "{of}: bias of {index}");
     }
@@ -99,10 +96,7 @@ fn weights_packed_from_floats_are_those_of_plain_loops_on_any_number_of_threads(
         let zero_points: Vec<_> = codings.iter().map(|coding| coding.zero_point).collect();
         let int8 = Int8::new(&codes, &scales, &zero_points);
         let max = f16::MAX.to_f32();
-        let halves: Vec<_> = values
-            .iter()
-            .map(|x| f16::from_f32(x.clamp(-max, max)))
-            .collect();
+        let halves: Vec<_> = values.iter().map(|x| f16::from_f32(x.clamp(-max, max))).collect();
         let out_of_range = OutOfRange {
             saturated: values.iter().filter(|x| x.abs() > max).count(),
             underflowed: 0,
@@ -116,10 +110,8 @@ fn weights_packed_from_floats_are_those_of_plain_loops_on_any_number_of_threads(
             let float16 = Packed::float16(isa, k, gates, &halves, &bias);
             let bfloat16 = Packed::bfloat16(isa, k, gates, &flushed, &bias);
             for pool in &pools {
-                let of = format!(
-                    "{isa}, {n} x {k} on {}",
-                    pool.install(rayon::current_num_threads)
-                );
+                let of =
+                    format!("{isa}, {n} x {k} on {}", pool.install(rayon::current_num_threads));
                 pool.install(|| {
                     let got = pack_codes(isa, k, gates, codes_of, &bias, PER_ROW);
                     assert_same(&got, &int8, &format!("{of}, codes"));
@@ -150,11 +142,7 @@ fn weights_packed_from_floats_are_those_of_plain_loops_on_any_number_of_threads(
                     let rows = encode_rows(isa, k, &values, |row| codings[row].moved(128));
                     let expected = codes.iter().map(|code| code.cast_unsigned() ^ 128);
                     assert!(rows.into_iter().eq(expected), "{of}: rows");
-                    assert_eq!(
-                        halve_rows(k, &values),
-                        (halves.clone(), out_of_range),
-                        "{of}"
-                    );
+                    assert_eq!(halve_rows(k, &values), (halves.clone(), out_of_range), "{of}");
                 });
             }
         }
@@ -207,30 +195,13 @@ fn the_first_channel_at_fault_is_named_on_any_number_of_threads() {
 #[test]
 fn floats_beyond_bfloat16_are_clamped_and_counted() {
     let max = bf16::MAX.to_f32();
-    let values = [
-        max,
-        f32::MAX,
-        -f32::MAX,
-        3.39e38,
-        f32::MIN_POSITIVE / 2.,
-        -1e-45,
-    ];
+    let values = [max, f32::MAX, -f32::MAX, 3.39e38, f32::MIN_POSITIVE / 2., -1e-45];
     for isa in Isa::available() {
         let packed = pack_floats::<bf16>(isa, 3, 1, &values, &[0.; 2]);
         let (packed, out_of_range) = packed.expect("finite values");
-        let expected = [
-            bf16::MAX,
-            bf16::MAX,
-            bf16::MIN,
-            bf16::MAX,
-            bf16::ZERO,
-            bf16::NEG_ZERO,
-        ];
+        let expected = [bf16::MAX, bf16::MAX, bf16::MIN, bf16::MAX, bf16::ZERO, bf16::NEG_ZERO];
         assert_eq!(packed.bfloats(), expected, "{isa}");
-        let expected = OutOfRange {
-            saturated: 3,
-            underflowed: 0,
-        };
+        let expected = OutOfRange { saturated: 3, underflowed: 0 };
         assert_eq!(out_of_range, expected, "{isa}");
     }
 }

@@ -38,9 +38,7 @@ fn windows_give_their_greatest_elements() {
         for isa in Isa::available() {
             let got = max_pool2d(isa, &xs, [3, height, width], kernel, stride);
             let bits = |xs: &[f32]| -> Vec<u32> {
-                xs.iter()
-                    .map(|x| if x.is_nan() { 1 } else { x.to_bits() })
-                    .collect()
+                xs.iter().map(|x| if x.is_nan() { 1 } else { x.to_bits() }).collect()
             };
             assert_eq!(bits(&got), bits(&expected), "{isa} {kernel:?}");
         }

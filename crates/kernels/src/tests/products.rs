@@ -27,14 +27,8 @@ fn check(m: usize, k: usize, n: usize, codes: Codes, poison: Option<f32>) {
     }
     let symmetric = vec![0; n];
     let affine_points: Vec<i32> = (0..n).map(|_| i32::from(random.next() as i8)).collect();
-    let onnx = DynamicConfig {
-        arithmetic: Arithmetic::OnnxRuntime,
-        ..PER_TENSOR
-    };
-    let reduced = DynamicConfig {
-        reduce_range: true,
-        ..PER_ROW
-    };
+    let onnx = DynamicConfig { arithmetic: Arithmetic::OnnxRuntime, ..PER_TENSOR };
+    let reduced = DynamicConfig { reduce_range: true, ..PER_ROW };
     let cases = [
         (PER_TENSOR, &symmetric),
         (PER_ROW, &symmetric),
@@ -71,12 +65,7 @@ fn products_of_small_scales_equal_the_oracle() {
     let mut random = Random(13);
     let config = PER_ROW;
     let (m, n, k) = if cfg!(miri) { (3, 20, 5) } else { (7, 70, 33) };
-    for (size, scale) in [
-        (1., f32::MIN_POSITIVE),
-        (1e-30, 1e-8),
-        (1e-20, 1e-20),
-        (1e-38, 1.),
-    ] {
+    for (size, scale) in [(1., f32::MIN_POSITIVE), (1e-30, 1e-8), (1e-20, 1e-20), (1e-38, 1.)] {
         let codes = weights(Codes::Uniform, n, k, &mut random);
         let scales: Vec<f32> = (0..n).map(|i| scale * (1 + i % 3) as f32).collect();
         let lhs: Vec<f32> = (0..m * k).map(|_| random.float() * size).collect();
@@ -158,12 +147,7 @@ fn bfloat16_products_equal_the_oracle_at_the_seams() {
 fn large_bfloat16_products_equal_the_oracle_on_any_number_of_threads() {
     let mut random = Random(13);
     // Sizes of weights that tiles read side by side.
-    let sizes = [
-        [300, 229, 520],
-        [70, 515, 300],
-        [2, 1_027, 700],
-        [1, 900, 900],
-    ];
+    let sizes = [[300, 229, 520], [70, 515, 300], [2, 1_027, 700], [1, 900, 900]];
     let sizes = sizes.map(|size| if cfg!(miri) { [5, 3, 20] } else { size });
     for [m, k, n] in some(sizes, &[0]) {
         let lhs: Vec<f32> = (0..m * k).map(|_| random.float()).collect();
@@ -191,18 +175,11 @@ fn large_bfloat16_products_equal_the_oracle_on_any_number_of_threads() {
 fn every_isa_equals_the_oracle_at_the_seams() {
     let rows = [0, 1, 2, 3, 5, 6, 7, 12, 13];
     let inputs = [0, 1, 2, 3, 4, 5, 7, 8, 31, 32, 33, 63, 64, 65, 100];
-    let channels = [
-        0, 1, 7, 8, 9, 15, 16, 17, 31, 32, 33, 48, 49, 63, 64, 65, 79, 80, 81, 128, 130,
-    ];
+    let channels =
+        [0, 1, 7, 8, 9, 15, 16, 17, 31, 32, 33, 48, 49, 63, 64, 65, 79, 80, 81, 128, 130];
     for m in some(rows, &[6]) {
         for k in some(inputs, &[6]) {
-            check(
-                m,
-                k,
-                channels[(m * 7 + k) % channels.len()],
-                Codes::Uniform,
-                None,
-            );
+            check(m, k, channels[(m * 7 + k) % channels.len()], Codes::Uniform, None);
         }
     }
     for n in some(channels, &[7]) {
@@ -216,10 +193,7 @@ fn every_isa_equals_the_oracle_at_the_seams() {
 fn every_isa_is_exact_over_the_full_range_of_codes() {
     // Two products of 255 with 64 are just within an i16, with 65 beyond it.
     let extremes = [-128, -65, -64, 64, 65, 127].map(Codes::Extreme);
-    for codes in some(
-        extremes.into_iter().chain([Codes::OneHot, Codes::Zero]),
-        &[0],
-    ) {
+    for codes in some(extremes.into_iter().chain([Codes::OneHot, Codes::Zero]), &[0]) {
         for (m, k, n) in some([(6, 1024, 65), (1, 64, 16), (7, 515, 33)], &[1]) {
             check(m, k, n, codes, None);
         }
@@ -300,15 +274,7 @@ fn results_beyond_the_caches_equal_the_oracle() {
 fn weights_packed_by_gates_are_the_same_weights() {
     let mut random = Random(19);
     for gates in [3, 4] {
-        let sizes = [
-            (0, 4),
-            (1, 5),
-            (7, 3),
-            (16, 16),
-            (33, 20),
-            (65, 7),
-            (200, 12),
-        ];
+        let sizes = [(0, 4), (1, 5), (7, 3), (16, 16), (33, 20), (65, 7), (200, 12)];
         for (units, k) in some(sizes, &[2, 4]) {
             let n = gates * units;
             let codes = weights(Codes::Uniform, n, k, &mut random);
@@ -324,11 +290,7 @@ fn weights_packed_by_gates_are_the_same_weights() {
                 assert_eq!(packed.codes(), codes, "{case}");
                 for channel in 0..n {
                     let stands_for = (packed.scale(channel), packed.zero_point(channel));
-                    assert_eq!(
-                        stands_for,
-                        (scales[channel], zero_points[channel]),
-                        "{case}"
-                    );
+                    assert_eq!(stands_for, (scales[channel], zero_points[channel]), "{case}");
                 }
                 same_bits(&linear(of(&lhs, 2, &packed)), &expected, &case);
             }
@@ -338,14 +300,7 @@ fn weights_packed_by_gates_are_the_same_weights() {
 
 /// An exact product of floats without an activation.
 fn floats<'a>(lhs: &'a [f32], m: usize, rhs: &'a [f32], bias: &'a [f32]) -> FloatProduct<'a> {
-    FloatProduct {
-        lhs,
-        m,
-        rhs,
-        bias,
-        activation: None,
-        is_exact: true,
-    }
+    FloatProduct { lhs, m, rhs, bias, activation: None, is_exact: true }
 }
 
 #[test]
@@ -391,13 +346,7 @@ fn float_products_equal_the_oracle_in_any_number_of_rows() {
             }
             let activation = Some(Activation::Gelu);
             let product = floats(&lhs, m, &rhs, &bias);
-            let activated = linear_f32(
-                isa,
-                FloatProduct {
-                    activation,
-                    ..product
-                },
-            );
+            let activated = linear_f32(isa, FloatProduct { activation, ..product });
             same_bits(&activated, &gelu, &format!("{case}, gelu"));
         }
     }
@@ -405,12 +354,7 @@ fn float_products_equal_the_oracle_in_any_number_of_rows() {
 
 #[test]
 fn float_products_keep_what_is_not_finite() {
-    for (value, m) in [
-        (f32::NAN, 1),
-        (f32::INFINITY, 1),
-        (f32::NAN, 9),
-        (f32::INFINITY, 9),
-    ] {
+    for (value, m) in [(f32::NAN, 1), (f32::INFINITY, 1), (f32::NAN, 9), (f32::INFINITY, 9)] {
         // In the rest of a block, beside fillers.
         let mut lhs = vec![1.; m * 11];
         lhs[9] = value;

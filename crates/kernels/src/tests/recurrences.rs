@@ -85,12 +85,8 @@ impl States {
                 _ => &mut [],
             };
             let hh = product(h, active);
-            let step = Step {
-                ih: &ih[rows.start * n..rows.end * n],
-                hh: &hh,
-                h: &mut *h,
-                c: &mut *c,
-            };
+            let step =
+                Step { ih: &ih[rows.start * n..rows.end * n], hh: &hh, h: &mut *h, c: &mut *c };
             update_state(isa, gates, k, step);
             self.hs[rows.start * k..rows.end * k].copy_from_slice(h);
             if !self.cs.is_empty() {
@@ -164,19 +160,10 @@ impl Weights {
 #[test]
 fn steps_together_equal_steps_one_by_one() {
     let mut random = Random(23);
-    let actives: [&[usize]; 7] = [
-        &[],
-        &[1; 5],
-        &[2, 2, 1],
-        &[1, 3, 4],
-        &[9, 9, 5, 1],
-        &[40, 40],
-        &[3, 3, 0],
-    ];
+    let actives: [&[usize]; 7] =
+        [&[], &[1; 5], &[2, 2, 1], &[1, 3, 4], &[9, 9, 5, 1], &[40, 40], &[3, 3, 0]];
     let sizes = [(3, 1), (9, 5), (1, 16), (20, 100), (0, 130), (7, 390)];
-    let cases = sizes
-        .into_iter()
-        .flat_map(|(inputs, k)| actives.map(|active| (inputs, k, active)));
+    let cases = sizes.into_iter().flat_map(|(inputs, k)| actives.map(|active| (inputs, k, active)));
     let cases: Vec<_> = some(cases, &[9]).collect();
     // Each with whether all instruction sets give the same bits. If so, the fastest one computes
     // the expected result.
@@ -243,10 +230,7 @@ fn directions_of_other_ranges_give_what_each_gives_alone() {
     let [wide, mut narrow] = [0, 1].map(|_| Weights::new(n, inputs, &mut random));
     narrow.codes.iter_mut().for_each(|code| *code /= 2);
     let hh = Weights::new(n, k, &mut random);
-    let (steps, xs) = (
-        steps_of(&[2, 2, 1], false),
-        [0.5, -1.5, 2.].repeat(5 * inputs / 3),
-    );
+    let (steps, xs) = (steps_of(&[2, 2, 1], false), [0.5, -1.5, 2.].repeat(5 * inputs / 3));
     let before = States::new(gates, &[0.25; 40], 5 * k);
     for isa in Isa::available() {
         let [wide, narrow, hh] = [&wide, &narrow, &hh].map(|weights| weights.int8(isa, gates));

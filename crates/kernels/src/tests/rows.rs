@@ -60,11 +60,7 @@ fn ranges_are_those_of_the_elements_wherever_they_are() {
                 row[at] = kept;
             }
             // Sums of these are not finite, they are.
-            let large = Extent {
-                min: f32::MAX,
-                max: f32::MAX,
-                finite: true,
-            };
+            let large = Extent { min: f32::MAX, max: f32::MAX, finite: true };
             assert_eq!(range(&vec![f32::MAX; len]), large);
         }
     }
@@ -76,10 +72,7 @@ fn unaligned_starts_give_the_same_codes() {
     let data: Vec<f32> = (0..300).map(|_| random.float()).collect();
     for isa in Isa::available() {
         for start in some(0..33, &[0, 5]) {
-            for len in some(
-                [0, 1, 7, 8, 9, 15, 16, 17, 31, 32, 33, 64, 65, 200],
-                &[2, 9],
-            ) {
+            for len in some([0, 1, 7, 8, 9, 15, 16, 17, 31, 32, 33, 64, 65, 200], &[2, 9]) {
                 let row = &data[start..start + len];
                 let range = isa.run(extent_of(row));
                 let min = row.iter().copied().fold(f32::INFINITY, f32::min);
@@ -87,10 +80,7 @@ fn unaligned_starts_give_the_same_codes() {
                 assert_eq!((range.min, range.max), (min, max), "{isa} {start} {len}");
                 let mut codes = vec![0; len];
                 for arithmetic in [Arithmetic::PyTorch, Arithmetic::OnnxRuntime] {
-                    let config = DynamicConfig {
-                        arithmetic,
-                        ..PER_ROW
-                    };
+                    let config = DynamicConfig { arithmetic, ..PER_ROW };
                     let qparams = config.qparams(range.min, range.max);
                     isa.run(codes_of(row, qparams, arithmetic, &mut codes));
                     let expected = reference::quantize_row(row, qparams, arithmetic);
@@ -116,10 +106,7 @@ fn split_codes_add_up_and_fit() {
                 let (codes, groups) = (&codes[..k], k.div_ceil(4));
                 let mut room = vec![[77; 4]; split_width(groups)];
                 room.as_flattened_mut()[..k].copy_from_slice(codes);
-                let mut row = Row {
-                    zero_point,
-                    ..Row::PLAIN
-                };
+                let mut row = Row { zero_point, ..Row::PLAIN };
                 isa.run(split_of(&mut room, groups, k, &mut row));
                 let middle = zero_point - row.zero_point;
                 let mut left: Vec<_> = codes.iter().map(|x| i32::from(*x) - middle).collect();
@@ -133,10 +120,7 @@ fn split_codes_add_up_and_fit() {
                     let part = part.map(|x| i32::from(x.cast_signed()));
                     for [a, b] in part.as_chunks().0 {
                         let sums = (a.max(&0) + b.max(&0), a.min(&0) + b.min(&0));
-                        assert!(
-                            sums.0 <= 128 && sums.1 >= -128,
-                            "{isa} {k} {middle}: {sums:?}"
-                        );
+                        assert!(sums.0 <= 128 && sums.1 >= -128, "{isa} {k} {middle}: {sums:?}");
                     }
                     for (left, part) in left[4 * group..].iter_mut().zip(part) {
                         *left -= part;

@@ -142,11 +142,7 @@ where
             match taken.compare_exchange_weak(seen, next, order, order) {
                 Err(now) => seen = now,
                 Ok(_) => {
-                    let index = if backwards {
-                        end - 1 - index
-                    } else {
-                        start + index
-                    };
+                    let index = if backwards { end - 1 - index } else { start + index };
                     (self.task)(state, phase, index);
                     mine += 1;
                     seen = taken.load(Ordering::Relaxed);

@@ -122,10 +122,7 @@ impl JobSlot {
     pub fn join(&self, number: u64, thread: usize) {
         let joined = |state| (state / NEXT == number && state & OPEN != 0).then_some(state + 1);
         let state = &self.state.0;
-        if state
-            .fetch_update(Ordering::Acquire, Ordering::Relaxed, joined)
-            .is_err()
-        {
+        if state.fetch_update(Ordering::Acquire, Ordering::Relaxed, joined).is_err() {
             return;
         }
         // SAFETY: the caller waits for threads that have joined, so the job stays and its closure
@@ -145,11 +142,7 @@ impl JobSlot {
 /// Spins for a moment, or, after `many` of them, yields the core.
 pub fn pause(looks: &mut u32, many: u32) {
     *looks += 1;
-    if *looks < many {
-        spin_loop()
-    } else {
-        thread::yield_now()
-    }
+    if *looks < many { spin_loop() } else { thread::yield_now() }
 }
 
 #[cfg(test)]

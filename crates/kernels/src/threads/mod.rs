@@ -77,10 +77,7 @@ const _: () = {
 impl Threads {
     /// The threads of the caller of a kernel; not for tasks.
     pub fn of_caller() -> Self {
-        Self {
-            most: usize::MAX,
-            _of_one_thread: PhantomData,
-        }
+        Self { most: usize::MAX, _of_one_thread: PhantomData }
     }
 
     /// The number of threads that need the least time for these multiply-adds, which any number can
@@ -91,10 +88,7 @@ impl Threads {
     /// work that takes one of them the time w is done after about `w / t + c * t`, least at the
     /// root of w / c; `scripts/simulate_start.py` finds c, and what it gains on 64 threads.
     pub fn for_multiply_adds(&self, work: usize) -> Self {
-        Self {
-            most: self.most.min((work / A_THREAD).isqrt().max(1)),
-            _of_one_thread: PhantomData,
-        }
+        Self { most: self.most.min((work / A_THREAD).isqrt().max(1)), _of_one_thread: PhantomData }
     }
 
     /// The number of threads, if none of them is busy.
@@ -113,11 +107,7 @@ impl Threads {
 
     /// The number of tasks that elements are cut into; 1 if there are fewer elements than `serial`.
     pub fn tasks(&self, elements: usize, serial: usize) -> usize {
-        if elements < serial {
-            1
-        } else {
-            TASKS_PER_THREAD * self.count()
-        }
+        if elements < serial { 1 } else { TASKS_PER_THREAD * self.count() }
     }
 
     /// Calls `task` once for each index below `tasks`, on all free threads.
@@ -319,14 +309,10 @@ mod tests {
         for last in 0..calls(PHASES.iter().sum()) {
             watchdog.step(format_args!("a panic in call {last}"));
             panic_at(last);
-            pools
-                .iter()
-                .for_each(|pool| pool.install(|| panic_at(last)));
+            pools.iter().for_each(|pool| pool.install(|| panic_at(last)));
         }
         each_task_once_and_phase_by_phase(20);
-        pools
-            .iter()
-            .for_each(|pool| pool.install(|| each_task_once_and_phase_by_phase(20)));
+        pools.iter().for_each(|pool| pool.install(|| each_task_once_and_phase_by_phase(20)));
     }
 
     #[test]

@@ -198,10 +198,7 @@ mod tests {
             let unique: HashSet<_> = began.iter().copied().collect();
             assert!(unique.contains(&0) || threads() == 1);
             assert!(unique.iter().all(|worker| *worker < threads()));
-            assert_eq!(
-                (unique.len(), ended.into_inner()),
-                (began.len(), began.len())
-            );
+            assert_eq!((unique.len(), ended.into_inner()), (began.len(), began.len()));
         }
     }
 
@@ -240,11 +237,7 @@ mod tests {
     fn all_workers_come_awake_and_asleep() {
         for rest in [Duration::ZERO, 2 * AWAKE] {
             thread::sleep(rest);
-            assert_eq!(
-                missing(threads(), |work| with_workers(work)),
-                0,
-                "after {rest:?}"
-            );
+            assert_eq!(missing(threads(), |work| with_workers(work)), 0, "after {rest:?}");
         }
     }
 

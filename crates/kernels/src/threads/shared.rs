@@ -27,11 +27,7 @@ unsafe impl<T: Send + Sync> Sync for Shared<'_, T> {}
 
 impl<'a, T> Shared<'a, T> {
     pub fn new(slice: &'a mut [T]) -> Self {
-        Self {
-            start: slice.as_mut_ptr(),
-            len: slice.len(),
-            _slice: PhantomData,
-        }
+        Self { start: slice.as_mut_ptr(), len: slice.len(), _slice: PhantomData }
     }
 
     pub fn len(self) -> usize {
@@ -68,12 +64,7 @@ impl<'a, T> Shared<'a, T> {
         for (i, array) in arrays.take(count).enumerate() {
             // SAFETY: by the assertion it is within the slice that is borrowed for `'a`; by the
             // contract nothing aliases it.
-            unsafe {
-                self.start
-                    .add(first + i * stride)
-                    .cast::<[T; N]>()
-                    .write(array)
-            };
+            unsafe { self.start.add(first + i * stride).cast::<[T; N]>().write(array) };
         }
     }
 

@@ -298,10 +298,7 @@ impl ScoreContext<'_> {
         let certain = is_first || !has_cast_mask;
         let mask = Mask::Add(self.mask(mask).filter(|_| certain)?);
         let scores = self.masked(scores, mask)?;
-        Some(Scores {
-            has_cast_mask,
-            ..scores
-        })
+        Some(Scores { has_cast_mask, ..scores })
     }
 
     fn masked(&self, mut scores: Scores, mask: Mask) -> Option<Scores> {
@@ -359,9 +356,7 @@ impl ScoreContext<'_> {
     }
 
     fn reads<'x>(&self, exprs: impl IntoIterator<Item = &'x Expr>) -> Vec<String> {
-        let texts = exprs
-            .into_iter()
-            .map(|expr| self.facts.unit.source.slice(expr));
+        let texts = exprs.into_iter().map(|expr| self.facts.unit.source.slice(expr));
         texts.flat_map(words).map(str::to_owned).collect()
     }
 
@@ -382,11 +377,7 @@ impl ScoreContext<'_> {
         // The operations that the mask adds.
         let added = plain.with(Mask::Add(name.to_owned())) == Some(scores.mask.clone());
         let is_first = plain.mask == Mask::None;
-        let plain = Scores {
-            shape: scores.shape.clone(),
-            keys: scores.keys.clone(),
-            ..plain
-        };
+        let plain = Scores { shape: scores.shape.clone(), keys: scores.keys.clone(), ..plain };
         let mask = match &scores.mask {
             Mask::Add(text) if is_first && is_name(text) || added => Mask::AddOption(option),
             Mask::Exclude(text) if is_name(text) => Mask::ExcludeOption(option),

@@ -18,20 +18,10 @@ pub fn write(facts: &Facts<'_>, draft: &mut Draft, ops: &str, found: FoundAttent
     if is_four == found.ranks.contains(&3) || is_four && found.scores.shape.is_some() {
         return;
     }
-    let FoundAttention {
-        scores,
-        removed,
-        product,
-        values,
-        last,
-        ..
-    } = found;
+    let FoundAttention { scores, removed, product, values, last, .. } = found;
     let product_range = source.range(product);
     let starts = removed.iter().map(|(range, _)| range.start);
-    if starts
-        .chain([product_range.start])
-        .any(|at| source.is_kept(at))
-    {
+    if starts.chain([product_range.start]).any(|at| source.is_kept(at)) {
         return;
     }
     let call = Call {
@@ -87,9 +77,7 @@ fn guarded(
     if !is_init {
         let at = source.line_start(source.start(last));
         let indent = source.indent(at);
-        let lines = guards
-            .iter()
-            .map(|guard| format!("{indent}{guard}{newline}"));
+        let lines = guards.iter().map(|guard| format!("{indent}{guard}{newline}"));
         draft.edits.insert(at, lines.collect::<String>());
         return call;
     }
@@ -142,16 +130,10 @@ struct Call<'c> {
 
 impl Call<'_> {
     fn text(&self) -> String {
-        let Self {
-            ops,
-            newline,
-            indent,
-            ..
-        } = self;
+        let Self { ops, newline, indent, .. } = self;
         let operands = self.operands.iter().zip([false, true, true]);
-        let mut args: Vec<_> = operands
-            .map(|(text, has_keys)| self.operand(text, has_keys))
-            .collect();
+        let mut args: Vec<_> =
+            operands.map(|(text, has_keys)| self.operand(text, has_keys)).collect();
         args.push(match &self.scores.mask {
             Mask::None => "None".to_owned(),
             Mask::Add(mask) | Mask::AddOption(mask) => mask.clone(),
@@ -164,11 +146,7 @@ impl Call<'_> {
         let mut after = String::new();
         if !self.is_four {
             let is_shaped = self.scores.shape.is_some();
-            after += if is_shaped {
-                ".flatten_to(1)?"
-            } else {
-                ".squeeze(0)?"
-            };
+            after += if is_shaped { ".flatten_to(1)?" } else { ".squeeze(0)?" };
         }
         match &self.scores.cast {
             Some(Cast::To(dtype)) => after += &format!(".to_dtype({dtype})?"),

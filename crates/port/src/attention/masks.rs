@@ -89,9 +89,7 @@ pub fn added_maybe(context: &ScoreContext<'_>, stmt: &Stmt) -> Option<(Scores, O
                 return None;
             }
             scores.mask = Mask::AddOption(format!("{mask}.as_ref()"));
-            Some(format!(
-                "let {mask} = {option}.map(|{given}| {value}).transpose()?;"
-            ))
+            Some(format!("let {mask} = {option}.map(|{given}| {value}).transpose()?;"))
         }
         _ => return None,
     };

@@ -66,11 +66,7 @@ fn products<T: Tree>(tree: &T) -> impl Iterator<Item = &ExprMethodCall> {
 }
 
 fn in_block<'a>(facts: &Facts<'a>, block: &'a Block) -> Option<FoundAttention<'a>> {
-    let mut context = ScoreContext {
-        facts: *facts,
-        current: None,
-        masks: BTreeMap::new(),
-    };
+    let mut context = ScoreContext { facts: *facts, current: None, masks: BTreeMap::new() };
     let mut removed = Vec::new();
     let mut ranks = Vec::new();
     let mut first = None;
@@ -158,23 +154,13 @@ fn found<'a>(
     if let Some(scaled) = scale::of_queries(facts, block, (first, index), &mut scores) {
         removed.insert(0, (scaled, None));
     }
-    FoundAttention {
-        scores,
-        removed,
-        product,
-        values,
-        last: &block.stmts[index],
-        ranks,
-    }
+    FoundAttention { scores, removed, product, values, last: &block.stmts[index], ranks }
 }
 
 /// The ranks of a product's operands.
 fn operand_ranks(facts: &Facts<'_>, expr: &Expr) -> Vec<usize> {
     let operands = products(expr).flat_map(|call| [Some(&*call.receiver), call.args.first()]);
-    operands
-        .flatten()
-        .filter_map(|operand| facts.rank(operand, DEPTH))
-        .collect()
+    operands.flatten().filter_map(|operand| facts.rank(operand, DEPTH)).collect()
 }
 
 fn rebinds(stmt: &Stmt, name: &str) -> bool {

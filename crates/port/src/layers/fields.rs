@@ -20,11 +20,7 @@ pub fn declaration(holder: &Holder<'_>, layers: &Layers, nn: &str) -> Option<Rep
         public |= !matches!(field.vis, syn::Visibility::Inherited);
         if let Some(layer) = layers.get(&name) {
             let ty = format!("{nn}::Linear");
-            let ty = if layer.is_list {
-                format!("Vec<{ty}>")
-            } else {
-                ty
-            };
+            let ty = if layer.is_list { format!("Vec<{ty}>") } else { ty };
             changes.push(match &field.ident {
                 Some(ident) => {
                     let range = source.start(ident)..source.range(&field.ty).end;

@@ -127,11 +127,7 @@ impl<'h> Holder<'h> {
             declared,
             fields,
             methods: facts::all(unit).filter(is_method).collect(),
-            tensors: Tensors {
-                single,
-                stacks,
-                options: of_type("Option<Tensor>"),
-            },
+            tensors: Tensors { single, stacks, options: of_type("Option<Tensor>") },
             has_module: false,
         })
     }

@@ -46,10 +46,7 @@ pub struct Product {
 impl Product {
     /// The product of a variable that holds the found product at this index.
     pub fn after(self, place: usize) -> Self {
-        Self {
-            before: Some(place),
-            ..self
-        }
+        Self { before: Some(place), ..self }
     }
 
     /// Whether the shape still differs from the input's.
@@ -68,10 +65,7 @@ pub struct Weight {
 
 impl Weight {
     fn turn(self) -> Meaning {
-        Meaning::Weight(Self {
-            turned: !self.turned,
-            ..self
-        })
+        Meaning::Weight(Self { turned: !self.turned, ..self })
     }
 }
 
@@ -166,20 +160,13 @@ impl<'e> ProductContext<'e> {
     }
 
     fn copy(&self) -> Self {
-        Self {
-            variables: self.variables.clone(),
-            dims: self.dims.clone(),
-            ..*self
-        }
+        Self { variables: self.variables.clone(), dims: self.dims.clone(), ..*self }
     }
 
     /// The context for an expression with the type of `other`: a product's `Result` is candle's.
     fn beside(&self, other: &Expr) -> Self {
         let is_call = matches!(other, Expr::MethodCall(_));
-        Self {
-            is_candle: self.is_candle || is_call,
-            ..self.copy()
-        }
+        Self { is_candle: self.is_candle || is_call, ..self.copy() }
     }
 
     /// The meaning of an expression, if it is certain.
@@ -412,10 +399,7 @@ impl<'e> ProductContext<'e> {
         same(choice.arms.iter().map(|arm| {
             let dims = names(&arm.pat);
             let dims = dims.unwrap_or_default();
-            let context = Self {
-                dims,
-                ..self.copy()
-            };
+            let context = Self { dims, ..self.copy() };
             context.eval(&arm.body)
         }))
     }
@@ -490,11 +474,7 @@ impl<'e> ProductContext<'e> {
 }
 
 fn weight(field: String, index: Option<String>) -> Meaning {
-    Meaning::Weight(Weight {
-        field,
-        index,
-        turned: false,
-    })
+    Meaning::Weight(Weight { field, index, turned: false })
 }
 
 /// The result of a method on a weight.
@@ -528,7 +508,5 @@ fn idents<'p>(pats: impl IntoIterator<Item = &'p Pat>) -> Option<Vec<String>> {
 /// The common value of all elements.
 fn same<T: PartialEq>(mut values: impl Iterator<Item = Option<T>>) -> Option<T> {
     let first = values.next()??;
-    values
-        .all(|value| value.as_ref() == Some(&first))
-        .then_some(first)
+    values.all(|value| value.as_ref() == Some(&first)).then_some(first)
 }

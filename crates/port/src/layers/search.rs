@@ -26,8 +26,7 @@ pub fn plan(holder: &Holder<'_>, biases: bool) -> Option<ProductPlan> {
         plan.gone.extend(search.plan.gone);
         plan.variables.extend(search.plan.variables);
         let products = search.plan.products.into_iter();
-        plan.products
-            .extend(products.filter(|found| !found.is_part));
+        plan.products.extend(products.filter(|found| !found.is_part));
     }
     let read = |(name, range): &(String, Range<usize>)| plan.is_read(holder.unit, name, range);
     let certain = !plan.products.is_empty() && !plan.variables.iter().any(read);
@@ -132,9 +131,7 @@ impl ProductSearch<'_> {
         };
         self.plan.products[last].bound = Some((name.clone(), stmt.clone()));
         let product = product.after(last);
-        self.context
-            .variables
-            .insert(name, Meaning::Product(product));
+        self.context.variables.insert(name, Meaning::Product(product));
     }
 
     /// Adds a bias from a later statement to a product.

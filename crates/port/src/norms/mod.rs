@@ -65,12 +65,7 @@ impl<'a> NormSearch<'a> {
         let mut search = Self {
             facts,
             block,
-            context: RowContext {
-                facts,
-                variables: BTreeMap::new(),
-                sums,
-                vectors,
-            },
+            context: RowContext { facts, variables: BTreeMap::new(), sums, vectors },
             values: BTreeMap::new(),
             found: Vec::new(),
         };
@@ -87,25 +82,15 @@ impl<'a> NormSearch<'a> {
         if let Some((name, value)) = self.sum(at) {
             let made_by = BTreeSet::from([at, at + 1]);
             self.values.insert(at, value.clone());
-            self.context
-                .variables
-                .insert(name, Known { value, made_by });
+            self.context.variables.insert(name, Known { value, made_by });
             return 2;
         }
         // Nested blocks are searched separately.
         descend_straight(stmt, &mut |expr| {
             let inner = matches!(expr, Expr::Path(_) | Expr::Paren(_) | Expr::Reference(_));
             match self.context.eval(expr).filter(|_| !inner) {
-                Some(Known {
-                    value: RowValue::Tensor(norm),
-                    made_by,
-                }) if norm.is_complete() => {
-                    self.found.push(FoundNorm {
-                        stmt: at,
-                        expr,
-                        norm,
-                        made_by,
-                    });
+                Some(Known { value: RowValue::Tensor(norm), made_by }) if norm.is_complete() => {
+                    self.found.push(FoundNorm { stmt: at, expr, norm, made_by });
                     false
                 }
                 _ => true,
@@ -136,9 +121,7 @@ impl<'a> NormSearch<'a> {
         let bound = condition(choice)?;
         let [add] = exactly(&choice.then_branch.stmts)?;
         let (_, sum) = assigned(add).filter(|(sum, _)| *sum == name)?;
-        let value = self
-            .context
-            .sum(&bound.expr, &bound.pat, (&name, sum), init)?;
+        let value = self.context.sum(&bound.expr, &bound.pat, (&name, sum), init)?;
         choice.else_branch.is_none().then_some((name, value))
     }
 
@@ -199,13 +182,7 @@ impl<'a> NormSearch<'a> {
 
     /// The call of the fused function.
     fn call(&self, norm: &Norm, ops: &str) -> String {
-        let Norm {
-            input,
-            weight,
-            bias,
-            eps,
-            ..
-        } = norm;
+        let Norm { input, weight, bias, eps, .. } = norm;
         let is_reference = self.facts.is_reference_at(&input.name, input.place.0.start);
         let and = if is_reference { "" } else { "&" };
         let rows = format!("{and}{}", input.name);
@@ -230,11 +207,8 @@ impl<'a> NormSearch<'a> {
         };
         for (later, stmt) in self.block.stmts.iter().enumerate().skip(at + 1) {
             let binds = usize::from(assigns(stmt, &name));
-            let within = if later == found.stmt {
-                mentions(source.slice(found.expr), &name)
-            } else {
-                0
-            };
+            let within =
+                if later == found.stmt { mentions(source.slice(found.expr), &name) } else { 0 };
             let stays = !gone.contains(&later);
             if stays && mentions(source.slice(stmt), &name) > within + binds {
                 return true;
@@ -258,7 +232,5 @@ fn comments(source: &Source<'_>, range: &Range<usize>) -> String {
     let indent = source.indent(range.start);
     let lines = source.text[range.clone()].lines().map(str::trim);
     let comments = lines.filter(|line| line.starts_with("//"));
-    comments
-        .map(|line| format!("{indent}{line}{}", source.newline()))
-        .collect()
+    comments.map(|line| format!("{indent}{line}{}", source.newline())).collect()
 }

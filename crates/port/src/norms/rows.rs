@@ -156,11 +156,7 @@ impl RowContext<'_> {
 
     fn rows(&self, name: String, expr: &Expr, residual: Option<Residual>) -> RowValue {
         let place = ExprPlace(self.unit().source.range(expr));
-        let input = Input {
-            name,
-            place,
-            residual,
-        };
+        let input = Input { name, place, residual };
         Norm::new(input).at(Step::Rows)
     }
 
@@ -196,10 +192,7 @@ impl RowContext<'_> {
 
     /// The meaning of an expression, if it is certain.
     pub fn eval(&self, expr: &Expr) -> Option<Known> {
-        let mut trail = Trail {
-            made_by: BTreeSet::new(),
-            left: MAX_PARTS,
-        };
+        let mut trail = Trail { made_by: BTreeSet::new(), left: MAX_PARTS };
         let value = self.value(expr, &mut trail)?;
         let made_by = trail.made_by;
         Some(Known { value, made_by })

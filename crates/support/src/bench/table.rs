@@ -49,11 +49,8 @@ fn print_rows<R: Row>(
     if let Some(status) = threads::respawn(args.threads)? {
         return Ok(status);
     }
-    let mut results = Results {
-        isa: Isa::active()?.to_string(),
-        threads: args.threads,
-        rows: Vec::new(),
-    };
+    let mut results =
+        Results { isa: Isa::active()?.to_string(), threads: args.threads, rows: Vec::new() };
     if !args.json {
         print::line(format_args!(
             "{title} on {}, {} threads, medians of {} rounds",

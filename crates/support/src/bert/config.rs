@@ -44,10 +44,7 @@ impl Config {
         if keys.get("position_embedding_type").is_some() {
             must_be(keys, "position_embedding_type", "absolute")?;
         }
-        if !matches!(
-            keys.get("is_decoder"),
-            None | Some(Value::Null | Value::Bool(false))
-        ) {
+        if !matches!(keys.get("is_decoder"), None | Some(Value::Null | Value::Bool(false))) {
             return Err(keys.fault("is_decoder", "false (an encoder)"));
         }
         let config = Self {
@@ -65,9 +62,7 @@ impl Config {
             says_classifier: says_classifier(keys),
         };
         ensure!(
-            config
-                .hidden_size
-                .is_multiple_of(config.num_attention_heads),
+            config.hidden_size.is_multiple_of(config.num_attention_heads),
             "{}: key \"num_attention_heads\": expected a divisor of hidden_size {}, got {}",
             keys.path,
             config.hidden_size,
@@ -147,9 +142,5 @@ fn labels(keys: &Keys) -> Result<Vec<String>> {
 
 fn says_classifier(keys: &Keys) -> bool {
     let names = keys.get("architectures").and_then(Value::as_array);
-    names.is_some_and(|names| {
-        names
-            .iter()
-            .any(|name| name == "BertForSequenceClassification")
-    })
+    names.is_some_and(|names| names.iter().any(|name| name == "BertForSequenceClassification"))
 }

@@ -51,14 +51,7 @@ impl Folder {
             path.display(),
             config.labels.len(),
         );
-        Ok(Self {
-            path: dir.to_owned(),
-            config,
-            tokenizer,
-            model,
-            bytes,
-            is_quantized,
-        })
+        Ok(Self { path: dir.to_owned(), config, tokenizer, model, bytes, is_quantized })
     }
 }
 

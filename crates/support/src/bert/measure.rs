@@ -58,9 +58,7 @@ pub fn percentile_ms(times: &[Duration], percent: usize) -> f64 {
     let mut sorted = times.to_vec();
     sorted.sort_unstable();
     let rank = (sorted.len() * percent).div_ceil(100).max(1);
-    sorted
-        .get(rank - 1)
-        .map_or(f64::NAN, |t| t.as_secs_f64() * 1e3)
+    sorted.get(rank - 1).map_or(f64::NAN, |t| t.as_secs_f64() * 1e3)
 }
 
 /// The signal-to-quantization-noise ratio,
@@ -95,10 +93,7 @@ pub fn cosines(reference: &[Vec<f32>], other: &[Vec<f32>]) -> (f64, f64) {
 /// The class with the largest logit, and its probability.
 pub fn class(logits: &[f32]) -> (usize, f64) {
     let best = highest(logits);
-    let sum: f64 = logits
-        .iter()
-        .map(|l| f64::from(l - logits[best]).exp())
-        .sum();
+    let sum: f64 = logits.iter().map(|l| f64::from(l - logits[best]).exp()).sum();
     (best, 1. / sum)
 }
 

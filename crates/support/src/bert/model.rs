@@ -220,9 +220,5 @@ impl Output {
 }
 
 fn load_norm(config: &Config, vb: &VarBuilder<'_>) -> Result<nn::LayerNorm> {
-    nn::layer_norm(
-        config.hidden_size,
-        config.layer_norm_eps,
-        vb.pp("LayerNorm"),
-    )
+    nn::layer_norm(config.hidden_size, config.layer_norm_eps, vb.pp("LayerNorm"))
 }

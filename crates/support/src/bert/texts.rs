@@ -46,10 +46,7 @@ pub fn read(path: &Path, labels: &[String], labelled: bool) -> Result<Vec<Text>>
         let text = text.to_owned();
         texts.push(Text { text, label });
     }
-    ensure!(
-        !texts.is_empty(),
-        "{name}: expected at least one text, got none"
-    );
+    ensure!(!texts.is_empty(), "{name}: expected at least one text, got none");
     Ok(texts)
 }
 
@@ -66,19 +63,13 @@ pub fn tokenize(
     let limit = config.max_position_embeddings;
     let mut tokenizer = tokenizer.clone();
     if let Some(max_length) = seq_len {
-        let special = tokenizer
-            .encode("", true)
-            .map_err(anyhow::Error::msg)?
-            .len();
+        let special = tokenizer.encode("", true).map_err(anyhow::Error::msg)?.len();
         ensure!(
             max_length > special && max_length <= limit,
             "--seq-len: expected {} to {limit} (max_position_embeddings), got {max_length}",
             special + 1,
         );
-        let truncation = TruncationParams {
-            max_length,
-            ..Default::default()
-        };
+        let truncation = TruncationParams { max_length, ..Default::default() };
         let truncated = tokenizer.with_truncation(Some(truncation));
         truncated.map_err(anyhow::Error::msg)?;
     }
@@ -99,9 +90,7 @@ pub fn tokenize(
 /// Batches of up to `size` texts in order, each padded to its longest text.
 pub fn batches(tokens: &[Vec<u32>], size: usize, pad: u32) -> Result<Vec<Batch>> {
     let chunks = tokens.chunks(size);
-    chunks
-        .map(|rows| pad_to(rows, rows.iter().map(Vec::len).max().unwrap_or(0), pad))
-        .collect()
+    chunks.map(|rows| pad_to(rows, rows.iter().map(Vec::len).max().unwrap_or(0), pad)).collect()
 }
 
 /// A batch of `rows`, each padded to `length` tokens, which must be enough for all.
@@ -109,11 +98,7 @@ pub fn pad_to(rows: &[Vec<u32>], length: usize, pad: u32) -> Result<Batch> {
     let mut ids = Vec::with_capacity(rows.len() * length);
     let mut mask = Vec::with_capacity(rows.len() * length);
     for row in rows {
-        ensure!(
-            row.len() <= length,
-            "expected at most {length} tokens, got {}",
-            row.len()
-        );
+        ensure!(row.len() <= length, "expected at most {length} tokens, got {}", row.len());
         let padding = length - row.len();
         ids.extend_from_slice(row);
         ids.extend(std::iter::repeat_n(pad, padding));

@@ -24,11 +24,7 @@ pub struct Folder {
 impl Folder {
     /// Reads the folder; the weights may be f64, f32, f16 or bf16 and become f32, or be quantized.
     pub fn read(dir: &Path, gru: bool) -> Result<Self> {
-        let weights = if gru {
-            "gru.safetensors"
-        } else {
-            "lstm.safetensors"
-        };
+        let weights = if gru { "gru.safetensors" } else { "lstm.safetensors" };
         check_folder(dir, &format!("config.json, vocab.json and {weights}"))?;
         let config = Config::read(&dir.join("config.json"))?;
         let vocab = Vocab::read(&dir.join("vocab.json"), &config)?;
@@ -39,12 +35,6 @@ impl Folder {
             "the model that config.json describes",
             |vb, _| CharModel::load(&config, gru, vb),
         )?;
-        Ok(Self {
-            path: dir.to_owned(),
-            vocab,
-            model,
-            bytes,
-            is_quantized,
-        })
+        Ok(Self { path: dir.to_owned(), vocab, model, bytes, is_quantized })
     }
 }

@@ -32,10 +32,7 @@ impl CharModel {
     /// Loads a model with an LSTM, or with a GRU, under PyTorch's names.
     pub fn load(config: &Config, gru: bool, vb: VarBuilder<'_>) -> Result<Self> {
         let (size, hidden) = (config.embedding_size, config.hidden_size);
-        let layers = nn::RecurrentConfig {
-            num_layers: config.num_layers,
-            ..Default::default()
-        };
+        let layers = nn::RecurrentConfig { num_layers: config.num_layers, ..Default::default() };
         Ok(Self {
             embedding: embedding(config.vocab_size, size, vb.pp("embedding"))?,
             recurrent: if gru {
@@ -59,10 +56,7 @@ impl CharModel {
         let ids = Tensor::new(ids, &Device::Cpu)?;
         let (ys, state) = self.recur(&self.embedding.forward(&ids)?, None)?;
         let last = ys.narrow(0, ys.dim(0)? - 1, 1)?;
-        Ok((
-            self.decoder.forward(&last)?.flatten_all()?.to_vec1()?,
-            state,
-        ))
+        Ok((self.decoder.forward(&last)?.flatten_all()?.to_vec1()?, state))
     }
 
     /// The scores after one more character of one text, `[vocab]`, and the state.

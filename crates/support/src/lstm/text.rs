@@ -87,10 +87,6 @@ pub fn read(path: &Path, vocab: &Vocab) -> Result<Vec<u32>> {
     let text = input::read_stream(path, MAX_BYTES)
         .with_context(|| format!("{name}: expected a readable text file"))?;
     let ids = vocab.encode(&name, &text)?;
-    ensure!(
-        ids.len() >= 2,
-        "{name}: expected a text of at least 2 characters, got {}",
-        ids.len()
-    );
+    ensure!(ids.len() >= 2, "{name}: expected a text of at least 2 characters, got {}", ids.len());
     Ok(ids)
 }

@@ -53,11 +53,7 @@ impl WeightNames {
             files.remove(zero_points);
             return Ok(());
         }
-        files.rename(
-            zero_points,
-            &format!("{}{ZERO_POINT}", self.name),
-            self.codes_as,
-        )
+        files.rename(zero_points, &format!("{}{ZERO_POINT}", self.name), self.codes_as)
     }
 }
 

@@ -61,12 +61,8 @@ pub fn translate(files: &mut Files, config: &mut Quantization) -> Result<()> {
             None => &Value::Null,
         };
         let found = find(files, entry);
-        let Found {
-            weights,
-            packed,
-            settings,
-            metadata,
-        } = found.map_err(|e| e.in_file(files.path()))?;
+        let Found { weights, packed, settings, metadata } =
+            found.map_err(|e| e.in_file(files.path()))?;
         for weight in weights {
             let renamed = weight.rename(files);
             renamed.map_err(|e| e.in_file(files.path()))?;

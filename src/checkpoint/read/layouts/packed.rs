@@ -90,10 +90,7 @@ fn shape(files: &Files, name: &str) -> Result<[usize; 2]> {
     } else {
         Vec::new()
     };
-    let sizes: Vec<_> = sizes
-        .iter()
-        .filter_map(|size| usize::try_from(*size).ok())
-        .collect();
+    let sizes: Vec<_> = sizes.iter().filter_map(|size| usize::try_from(*size).ok()).collect();
     match sizes[..] {
         // The numbers of a weight that is there can be counted.
         [n, k] if n.checked_mul(k.max(1)).is_some() => Ok([n, k]),

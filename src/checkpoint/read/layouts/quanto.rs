@@ -75,11 +75,7 @@ fn activations(files: &Files, module: &str, settings: &mut Vec<String>) -> Resul
             continue;
         };
         let is_one = entry.is_float() && entry.shape.iter().all(|size| *size == 1);
-        let values = if is_one {
-            shard.floats(&name, entry, 0..1)?
-        } else {
-            Vec::new()
-        };
+        let values = if is_one { shard.floats(&name, entry, 0..1)? } else { Vec::new() };
         if values != [1.] {
             let got = format!("{} {values:?}, a static scale", entry.kind());
             return Err(invalid(&name, "1, for float activations", got));

@@ -95,12 +95,7 @@ fn first<'a, const N: usize>(config: &'a Value, keys: [&str; N]) -> Result<Optio
     match values.into_iter().find(|value| !value.is_null()) {
         None => Ok(None),
         Some(Value::String(text)) => Ok(Some(text)),
-        Some(got) => Err(unsupported(
-            "format of a weight",
-            "a text",
-            "",
-            &got.to_string(),
-        )),
+        Some(got) => Err(unsupported("format of a weight", "a text", "", &got.to_string())),
     }
 }
 
@@ -234,33 +229,22 @@ fn weight(files: &Files, module: &str, known: Settings, found: &mut Found) -> Re
     check_groups(&scales, [k, groups], known)?;
     let mut parts = vec![order];
     let of_zeros = [n, groups];
-    match zero_points(
-        files,
-        &zeros,
-        of_zeros,
-        known.library,
-        packing(Axis::Rows, 0),
-    )? {
+    match zero_points(files, &zeros, of_zeros, known.library, packing(Axis::Rows, 0))? {
         None => found.settings.push(zeros),
         Some(offset) => {
             let entry = packed(files, &zeros, of_zeros, packing(Axis::Rows, offset))?;
             parts.push(Some((zeros, ZERO_POINT, entry)));
         }
     }
-    let entry = Entry {
-        shape: vec![n, groups],
-        encoding: Encoding::Transposed,
-        ..of_scales.clone()
-    };
+    let entry =
+        Entry { shape: vec![n, groups], encoding: Encoding::Transposed, ..of_scales.clone() };
     parts.push(Some((scales, SCALE, entry)));
     let axis = if is_gptq { Axis::Columns } else { Axis::Rows };
     let entry = packed(files, &codes, [n, k], packing(axis, 1 << (bits - 1)))?;
     parts.push(Some((codes, "", entry)));
     let weight = of_module(module, "weight");
     let parts = parts.into_iter().flatten();
-    found
-        .packed
-        .extend(parts.map(|(from, to, entry)| (from, format!("{weight}{to}"), entry)));
+    found.packed.extend(parts.map(|(from, to, entry)| (from, format!("{weight}{to}"), entry)));
     Ok(())
 }
 
@@ -343,15 +327,8 @@ fn zero_points(
         },
     };
     if let Some(index) = stored.iter().position(|zero| *zero > greatest - less) {
-        let got = format!(
-            "{} at index {index}",
-            u32::from(stored[index]) + u32::from(less)
-        );
-        return Err(invalid(
-            name,
-            format!("zero points of 0 to {greatest}"),
-            got,
-        ));
+        let got = format!("{} at index {index}", u32::from(stored[index]) + u32::from(less));
+        return Err(invalid(name, format!("zero points of 0 to {greatest}"), got));
     }
     Ok((uniform != Some(middle - less)).then_some(middle - less))
 }

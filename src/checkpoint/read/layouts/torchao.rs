@@ -120,19 +120,14 @@ fn weight(files: &Files, name: String, described: &Described) -> Result<Option<W
         }
     }
     let known = ["qdata", "scale", "zero_point"];
-    if let Some(got) = described
-        .parts
-        .iter()
-        .find(|part| !known.contains(&&***part))
-    {
+    if let Some(got) = described.parts.iter().find(|part| !known.contains(&&***part)) {
         return Err(unsupported(FORMAT, &known.join(", "), &name, got));
     }
     let (module, last) = name.rsplit_once('.').unwrap_or(("", &name));
     let part = |part: &str| of_module(module, &format!("_{last}_{part}"));
     let (codes, scales) = (part("qdata"), part("scale"));
-    let zero_points = (described.parts.iter())
-        .any(|part| part == "zero_point")
-        .then(|| part("zero_point"));
+    let zero_points =
+        (described.parts.iter()).any(|part| part == "zero_point").then(|| part("zero_point"));
     let (shape, blocks) = (&tensor(files, &codes)?.shape, &described.data.block_size);
     let counts = &tensor(files, &scales)?.shape;
     let fits = shape.len() == blocks.len()
@@ -144,15 +139,14 @@ fn weight(files: &Files, name: String, described: &Described) -> Result<Option<W
         let expected = format!("scales of blocks {blocks:?} of {shape:?}");
         return Err(invalid(&scales, expected, format!("{counts:?}")));
     }
-    let activation = match (
-        &described.data.act_quant_kwargs,
-        described.data.activation_quantization.as_deref(),
-    ) {
-        (Some(kwargs), _) => Some(activations(&kwargs.data, &name)),
-        (None, Some(PER_TOKEN)) => Some(Ok(DynamicConfig::new(Granularity::PerRow, false))),
-        (None, Some(got)) => return Err(unsupported(FORMAT, PER_TOKEN, &name, got)),
-        (None, None) => None,
-    };
+    let activation =
+        match (&described.data.act_quant_kwargs, described.data.activation_quantization.as_deref())
+        {
+            (Some(kwargs), _) => Some(activations(&kwargs.data, &name)),
+            (None, Some(PER_TOKEN)) => Some(Ok(DynamicConfig::new(Granularity::PerRow, false))),
+            (None, Some(got)) => return Err(unsupported(FORMAT, PER_TOKEN, &name, got)),
+            (None, None) => None,
+        };
     let is_int4 = |dtype: &TorchDtype| dtype.name == "int4";
     let codes_as = if described.data.target_dtype.as_ref().is_some_and(is_int4) {
         Encoding::Unpacked

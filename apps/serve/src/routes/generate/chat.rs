@@ -161,10 +161,7 @@ impl SaidCall {
 }
 
 #[derive(serde::Deserialize)]
-#[serde(
-    untagged,
-    expecting = "expected a string, or a list of parts of type \"text\""
-)]
+#[serde(untagged, expecting = "expected a string, or a list of parts of type \"text\"")]
 enum Content {
     Text(String),
     Parts(Vec<TextPart>),
@@ -210,14 +207,10 @@ impl Said {
         };
         let (role, names) = match self.role.as_str() {
             "system" | "user" => (self.role, "\"role\" and \"content\""),
-            "assistant" => (
-                self.role,
-                "\"role\", \"content\", \"tool_calls\" and \"reasoning_content\"",
-            ),
-            "tool" => (
-                self.role,
-                "\"role\", \"content\", \"tool_call_id\" and \"name\"",
-            ),
+            "assistant" => {
+                (self.role, "\"role\", \"content\", \"tool_calls\" and \"reasoning_content\"")
+            }
+            "tool" => (self.role, "\"role\", \"content\", \"tool_call_id\" and \"name\""),
             // The newer name of the system role.
             "developer" => ("system".to_owned(), "\"role\" and \"content\""),
             got => {
@@ -264,11 +257,7 @@ impl Said {
             let calls: Vec<Value> = calls.collect::<Result<_, _>>()?;
             fields.insert("tool_calls".to_owned(), calls.into());
         }
-        Ok(Message {
-            role,
-            content,
-            fields,
-        })
+        Ok(Message { role, content, fields })
     }
 }
 

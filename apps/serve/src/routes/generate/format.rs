@@ -138,10 +138,7 @@ impl Format {
             Api::Chat => {
                 let content = logged.map(|logged| {
                     let mut entry = entry(&logged.token, logged.log);
-                    let top = logged
-                        .top
-                        .iter()
-                        .map(|(token, log)| self::entry(token, *log));
+                    let top = logged.top.iter().map(|(token, log)| self::entry(token, *log));
                     entry["top_logprobs"] = top.collect();
                     entry
                 });
@@ -166,8 +163,7 @@ fn of_completions(logged: &Logged) -> Map<String, Value> {
     let top = logged.top.iter().map(|(token, log)| (token, *log));
     // The most likely of several tokens with the same text is inserted last and stays.
     let all = std::iter::once(drawn).chain(top.rev());
-    all.map(|(token, log)| (token.clone(), json!(finite(log))))
-        .collect()
+    all.map(|(token, log)| (token.clone(), json!(finite(log)))).collect()
 }
 
 fn entry(token: &str, log: f64) -> Value {

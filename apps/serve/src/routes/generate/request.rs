@@ -146,10 +146,7 @@ impl Common {
             _ => ("max_tokens", old),
         };
         match limit {
-            Some(0) => Err(Refusal::invalid(
-                name,
-                format!("{name}: expected 1 or more, got 0"),
-            )),
+            Some(0) => Err(Refusal::invalid(name, format!("{name}: expected 1 or more, got 0"))),
             limit => Ok(limit),
         }
     }
@@ -165,9 +162,7 @@ impl Common {
         }
         options.rest.check_part("stream_options.")?;
         let usage = options.include_usage.filter(|include| *include);
-        Ok(Some(
-            usage.map_or(StreamUsage::Left, |_| StreamUsage::Stated),
-        ))
+        Ok(Some(usage.map_or(StreamUsage::Left, |_| StreamUsage::Stated)))
     }
 }
 
@@ -209,11 +204,7 @@ impl Parameters {
         form: Form,
     ) -> Result<(), Refusal> {
         let (grammars, bytes) = (Arc::clone(&app.generator()?.grammars), form.bytes());
-        let grammar = app
-            .limits
-            .workers
-            .run(bytes, move |_| grammars.by_form(form))
-            .await?;
+        let grammar = app.limits.workers.run(bytes, move |_| grammars.by_form(form)).await?;
         let fault = |error| Refusal::invalid(field, format!("{field}: {error}"));
         self.grammar = Some(grammar.map_err(fault)?);
         Ok(())
@@ -231,10 +222,7 @@ pub async fn ask(
     app.check_open()?;
     let generator = app.generator()?;
     let mut places = generator.queue.reserve(count)?;
-    let Admission {
-        request,
-        mut memory,
-    } = admission;
+    let Admission { request, mut memory } = admission;
     memory.at_least(bytes)?;
     let texts = Arc::clone(&generator.texts);
     let work = move |client: &Client| (encode(&texts, client), memory);
@@ -279,10 +267,7 @@ impl Generator {
         if got == 0 {
             return Err(Refusal::empty("prompt"));
         }
-        if let Some(token) = prompt
-            .iter()
-            .find(|token| **token as usize >= self.vocabulary)
-        {
+        if let Some(token) = prompt.iter().find(|token| **token as usize >= self.vocabulary) {
             let expected = self.vocabulary;
             let message = format!("prompt: expected token ids below {expected}, got {token}");
             return Err(Refusal::invalid("prompt", message));

@@ -35,10 +35,7 @@ pub async fn respond(
                 next: Next::Piece,
                 _admission: admission,
             };
-            let head = [
-                (CONTENT_TYPE, "text/event-stream"),
-                (CACHE_CONTROL, "no-cache"),
-            ];
+            let head = [(CONTENT_TYPE, "text/event-stream"), (CACHE_CONTROL, "no-cache")];
             Ok((head, Body::new(events)).into_response())
         }
     }
@@ -49,10 +46,7 @@ async fn whole(
     mut admission: Admission,
     format: &Format,
 ) -> Result<Response, Refusal> {
-    let empty = |index| Piece {
-        index,
-        ..Piece::default()
-    };
+    let empty = |index| Piece { index, ..Piece::default() };
     let mut texts: Vec<Piece> = (0..answer.count()).map(empty).collect();
     while let Some(piece) = answer.next().await {
         let piece = piece?;

@@ -108,9 +108,8 @@ impl Asked {
         };
         let bytes = self.bytes();
         let tools = self.tools.iter().enumerate();
-        let mut checked = tools
-            .map(|(index, tool)| checked(index, tool))
-            .collect::<Result<Vec<_>, _>>()?;
+        let mut checked =
+            tools.map(|(index, tool)| checked(index, tool)).collect::<Result<Vec<_>, _>>()?;
         let mut seen = HashSet::new();
         if let Some(function) = checked.iter().find(|function| !seen.insert(&function.name)) {
             let got = &function.name;
@@ -131,18 +130,11 @@ impl Asked {
         let is_single = self.parallel == Some(false) || named.is_some();
         checked.retain(|function| named.as_ref().is_none_or(|name| *name == function.name));
         let (is_auto, is_strict) = (word == Word::Auto, checked.iter().any(Function::is_strict));
-        let parameters = checked
-            .iter()
-            .map(|function| function.parameters.clone().into());
+        let parameters = checked.iter().map(|function| function.parameters.clone().into());
         let parameters = parameters.collect();
         let schemas = checked.into_iter().map(|function| function.schema(is_auto));
         let (names, schemas) = schemas.unzip();
-        let functions = Arc::new(Functions {
-            format,
-            names,
-            parameters,
-            is_single,
-        });
+        let functions = Arc::new(Functions { format, names, parameters, is_single });
         let grammar = if is_strict || !is_auto {
             let (grammars, functions) = (Arc::clone(&generator.grammars), Arc::clone(&functions));
             let work = move |_: &_| grammars.calls(&functions, schemas, is_auto);
@@ -152,11 +144,7 @@ impl Asked {
         } else {
             None
         };
-        Ok(Some(Offered {
-            tools: self.tools.into(),
-            functions,
-            grammar,
-        }))
+        Ok(Some(Offered { tools: self.tools.into(), functions, grammar }))
     }
 }
 
@@ -174,9 +162,7 @@ fn checked(index: usize, tool: &Value) -> Result<Function, Refusal> {
     let parameters = function.parameters.as_ref();
     let kind = parameters.and_then(|parameters| parameters.get("type"));
     if let Some(got) = kind.filter(|kind| **kind != json!("object")) {
-        return Err(fault(format!(
-            "parameters: expected a schema of type \"object\", got {got}"
-        )));
+        return Err(fault(format!("parameters: expected a schema of type \"object\", got {got}")));
     }
     Ok(function)
 }

@@ -56,9 +56,7 @@ pub async fn embed_sparse(State(app): State<Arc<App>>, request: Request) -> Resu
         let texts = answered.vectors.iter().map(|weights| {
             let SparseVector { ids, weights } = SparseVector::from_dense(weights);
             let pairs = ids.into_iter().zip(weights);
-            pairs
-                .map(|(index, value)| Weight { index, value })
-                .collect()
+            pairs.map(|(index, value)| Weight { index, value }).collect()
         });
         let texts: Vec<Vec<Weight>> = texts.collect();
         body::answer(answered.admission, &texts)

@@ -70,12 +70,10 @@ pub async fn predict(State(app): State<Arc<App>>, request: Request) -> Result<Re
             .sum(),
         kept: 0,
         work: Box::new(move |tokenizer, client| {
-            each(client, "inputs", &texts, |(first, second)| {
-                match (&**first, second.as_deref()) {
-                    ("", None | Some("")) => Err(Fault::Empty),
-                    (text, None) => Ok(tokenizer.encode(Input::Text(text), cut)?),
-                    (first, Some(second)) => Ok(tokenizer.encode(Input::Pair(first, second), cut)?),
-                }
+            each(client, "inputs", &texts, |(first, second)| match (&**first, second.as_deref()) {
+                ("", None | Some("")) => Err(Fault::Empty),
+                (text, None) => Ok(tokenizer.encode(Input::Text(text), cut)?),
+                (first, Some(second)) => Ok(tokenizer.encode(Input::Pair(first, second), cut)?),
             })
         }),
     };
@@ -122,9 +120,7 @@ fn scores(logits: Vec<f32>, raw: bool) -> Vec<f32> {
 
 fn ranked(labels: &[String], scores: Vec<f32>) -> Vec<Prediction> {
     let pairs = labels.iter().cloned().zip(scores);
-    let mut predictions: Vec<_> = pairs
-        .map(|(label, score)| Prediction { score, label })
-        .collect();
+    let mut predictions: Vec<_> = pairs.map(|(label, score)| Prediction { score, label }).collect();
     predictions.sort_by(|a, b| b.score.total_cmp(&a.score));
     predictions
 }

@@ -73,14 +73,8 @@ pub async fn rerank(State(app): State<Arc<App>>, request: Request) -> Result<Res
             logit.ok_or_else(|| Refusal::failed("the model: expected a score, got none"))?;
         Ok(Rank {
             index,
-            text: returned
-                .as_ref()
-                .and_then(|texts| texts.get(index).cloned()),
-            score: if request.raw_scores {
-                logit
-            } else {
-                sigmoid(logit)
-            },
+            text: returned.as_ref().and_then(|texts| texts.get(index).cloned()),
+            score: if request.raw_scores { logit } else { sigmoid(logit) },
         })
     };
     let ranks = answered.vectors.into_iter().enumerate().map(rank);

@@ -36,10 +36,7 @@ fn yes() -> bool {
 pub async fn tokenize(State(app): State<Arc<App>>, request: Request) -> Result<Response, Tei> {
     let (request, admission) = app.receive::<TokenizeRequest>(request).await?;
     request.rest.check()?;
-    let prompt = app
-        .embedder()?
-        .prompt(request.prompt_name.as_deref())?
-        .prompt;
+    let prompt = app.embedder()?.prompt(request.prompt_name.as_deref())?.prompt;
     let special = request.add_special_tokens;
     let texts = request.inputs.into_list();
     let asked = TokenizerRequest {
@@ -50,16 +47,12 @@ pub async fn tokenize(State(app): State<Arc<App>>, request: Request) -> Result<R
         work: Box::new(move |tokenizer, client| {
             each(client, "inputs", &texts, |text| match &**text {
                 "" => Err(Fault::Empty),
-                text => Ok(Listed(
-                    tokenizer.tokens(&format!("{prompt}{text}"), special)?,
-                )),
+                text => Ok(Listed(tokenizer.tokens(&format!("{prompt}{text}"), special)?)),
             })
         }),
     };
     let size = |Listed(tokens): &Listed| -> usize {
-        let sizes = tokens
-            .iter()
-            .map(|token| TOKEN + ESCAPED * token.text.len());
+        let sizes = tokens.iter().map(|token| TOKEN + ESCAPED * token.text.len());
         sizes.sum()
     };
     Ok(app.convert(admission, asked, size).await?)
@@ -90,10 +83,7 @@ impl Serialize for Listed {
 
 /// The ids of one or several texts.
 #[derive(Deserialize)]
-#[serde(
-    untagged,
-    expecting = "expected a list of token ids, or a list of such lists"
-)]
+#[serde(untagged, expecting = "expected a list of token ids, or a list of such lists")]
 enum Ids {
     One(Vec<u32>),
     Many(Vec<Vec<u32>>),

@@ -161,10 +161,7 @@ pub unsafe fn multiply_bf16(product: &Product<'_, Pair>, out: &Sink<'_>, part: P
     let widen = |pairs| {
         (
             vreinterpretq_f32_u32(vshlq_n_u32::<16>(vreinterpretq_u32_u8(pairs))),
-            vreinterpretq_f32_u32(vandq_u32(
-                vreinterpretq_u32_u8(pairs),
-                vdupq_n_u32(0xffff_0000),
-            )),
+            vreinterpretq_f32_u32(vandq_u32(vreinterpretq_u32_u8(pairs), vdupq_n_u32(0xffff_0000))),
         )
     };
     let vector = Closures {
@@ -173,9 +170,7 @@ pub unsafe fn multiply_bf16(product: &Product<'_, Pair>, out: &Sink<'_>, part: P
         // SAFETY: the array is 16 bytes to read; no alignment is asked.
         load: |weights: &[u8; 16]| widen(unsafe { vld1q_u8(weights.as_ptr()) }),
         splat: |pair: Pair| {
-            widen(vreinterpretq_u8_u32(vdupq_n_u32(u32::from_le_bytes(
-                bytes(pair),
-            ))))
+            widen(vreinterpretq_u8_u32(vdupq_n_u32(u32::from_le_bytes(bytes(pair)))))
         },
         dot: |[even, odd]: [float32x4_t; 2],
               a: (float32x4_t, float32x4_t),
@@ -221,12 +216,7 @@ pub fn widen(halves: &[f16], out: &mut [f32]) {
     let (out, out_rest) = out.as_chunks_mut::<4>();
     for (halves, out) in halves.iter().zip(out) {
         // SAFETY: 8 bytes to read, 16 to write; no alignment is asked.
-        unsafe {
-            vst1q_f32(
-                out.as_mut_ptr(),
-                widen_four(vld1_u8(halves.as_ptr().cast())),
-            )
-        };
+        unsafe { vst1q_f32(out.as_mut_ptr(), widen_four(vld1_u8(halves.as_ptr().cast()))) };
     }
     convert::widen_f16(halves_rest, out_rest);
 }

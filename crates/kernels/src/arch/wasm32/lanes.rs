@@ -21,10 +21,7 @@ impl Fma for Exact {
         let high = |x| i32x4_shuffle::<2, 3, 0, 1>(x, x);
         let low_sums = rounded_to_odd(a, b, c);
         let high_sums = rounded_to_odd(high(a), high(b), high(c));
-        let (low, high) = (
-            f32x4_demote_f64x2_zero(low_sums),
-            f32x4_demote_f64x2_zero(high_sums),
-        );
+        let (low, high) = (f32x4_demote_f64x2_zero(low_sums), f32x4_demote_f64x2_zero(high_sums));
         i32x4_shuffle::<0, 1, 4, 5>(low, high)
     }
 }

@@ -109,27 +109,16 @@ pub unsafe fn multiply_by<F: Fma>(
         // Sums of two channels each: inputs 0 and 1 separate from 2 and 3.
         start: |row: Row, channels: Channels<'_, 4>| {
             let (acc, zero) = (start(row, channels), i32x4_splat(0));
-            (
-                i32x4_shuffle::<0, 4, 1, 5>(acc, zero),
-                i32x4_shuffle::<2, 6, 3, 7>(acc, zero),
-            )
+            (i32x4_shuffle::<0, 4, 1, 5>(acc, zero), i32x4_shuffle::<2, 6, 3, 7>(acc, zero))
         },
         load: |weights: &[u8; 16]| {
             let weights = weights.as_ptr().cast::<i8>();
             // SAFETY: each half of the array is 8 bytes to read; no alignment is asked.
-            unsafe {
-                (
-                    i16x8_load_extend_i8x8(weights),
-                    i16x8_load_extend_i8x8(weights.add(8)),
-                )
-            }
+            unsafe { (i16x8_load_extend_i8x8(weights), i16x8_load_extend_i8x8(weights.add(8))) }
         },
         splat: |Wide(codes): Wide| u64x2_splat(codes),
         dot: |acc: (v128, v128), a: v128, b: (v128, v128)| {
-            (
-                i32x4_add(acc.0, i32x4_dot_i16x8(a, b.0)),
-                i32x4_add(acc.1, i32x4_dot_i16x8(a, b.1)),
-            )
+            (i32x4_add(acc.0, i32x4_dot_i16x8(a, b.0)), i32x4_add(acc.1, i32x4_dot_i16x8(a, b.1)))
         },
         add: |left: (v128, v128), right: (v128, v128)| {
             (i32x4_add(left.0, right.0), i32x4_add(left.1, right.1))
@@ -199,9 +188,7 @@ pub unsafe fn multiply_f16_by<F: Fma>(
         start: |_, _: Channels<'_, 4>| f32x4_splat(0.),
         load: |weights: &[u8; 8]| {
             let (halves, _) = weights.as_chunks::<2>();
-            lanes::load(&std::array::from_fn(|i| {
-                f16::from_le_bytes(halves[i]).to_f32()
-            }))
+            lanes::load(&std::array::from_fn(|i| f16::from_le_bytes(halves[i]).to_f32()))
         },
         splat: |x: f32| f32x4_splat(x),
         dot: |acc, x, weights| F::fma(x, weights, acc),
@@ -229,12 +216,7 @@ pub unsafe fn multiply_bf16_by<F: Fma>(
     activate: impl Fn(Activation, &mut [f32]) + Copy,
 ) {
     // A bfloat16 is the upper half of an f32.
-    let widen = |pairs| {
-        [
-            i32x4_shl(pairs, 16),
-            v128_and(pairs, u32x4_splat(0xffff_0000)),
-        ]
-    };
+    let widen = |pairs| [i32x4_shl(pairs, 16), v128_and(pairs, u32x4_splat(0xffff_0000))];
     let vector = Closures {
         // The sums of even and odd inputs of a block, or what blocks gave and 0.
         start: |_, _: Channels<'_, 4>| [f32x4_splat(0.); 2],

@@ -177,10 +177,7 @@ pub unsafe fn multiply_bf16(product: &Product<'_, Pair>, out: &Sink<'_>, part: P
         load: |weights: &[u8; 32]| widen(unsafe { _mm256_loadu_si256(weights.as_ptr().cast()) }),
         splat: |pair: Pair| widen(_mm256_set1_epi32(i32::from_le_bytes(bytes(pair)))),
         dot: |[even, odd]: [__m256; 2], a: (__m256, __m256), b: (__m256, __m256)| {
-            [
-                _mm256_fmadd_ps(a.0, b.0, even),
-                _mm256_fmadd_ps(a.1, b.1, odd),
-            ]
+            [_mm256_fmadd_ps(a.0, b.0, even), _mm256_fmadd_ps(a.1, b.1, odd)]
         },
         add: |left: [__m256; 2], _| left,
         fold: |[sum, rest]: [__m256; 2], [even, odd]: [__m256; 2]| {
@@ -292,12 +289,7 @@ pub fn transpose_square(square: [[f32; 8]; 8]) -> [[f32; 8]; 8] {
     let columns = |from: usize| {
         let (low_a, low_b) = (low(r[from], r[from + 1]), low(r[from + 2], r[from + 3]));
         let (high_a, high_b) = (high(r[from], r[from + 1]), high(r[from + 2], r[from + 3]));
-        [
-            first(low_a, low_b),
-            second(low_a, low_b),
-            first(high_a, high_b),
-            second(high_a, high_b),
-        ]
+        [first(low_a, low_b), second(low_a, low_b), first(high_a, high_b), second(high_a, high_b)]
     };
     let mut out = [[0.; 8]; 8];
     for (c, (top, bottom)) in columns(0).into_iter().zip(columns(4)).enumerate() {

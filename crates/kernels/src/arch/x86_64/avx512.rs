@@ -170,10 +170,7 @@ pub unsafe fn multiply_bf16(product: &Product<'_, Pair>, out: &Sink<'_>, part: P
         load: |weights: &[u8; 64]| widen(unsafe { _mm512_loadu_si512(weights.as_ptr().cast()) }),
         splat: |pair: Pair| widen(_mm512_set1_epi32(i32::from_le_bytes(bytes(pair)))),
         dot: |[even, odd]: [__m512; 2], a: (__m512, __m512), b: (__m512, __m512)| {
-            [
-                _mm512_fmadd_ps(a.0, b.0, even),
-                _mm512_fmadd_ps(a.1, b.1, odd),
-            ]
+            [_mm512_fmadd_ps(a.0, b.0, even), _mm512_fmadd_ps(a.1, b.1, odd)]
         },
         add: |left: [__m512; 2], _| left,
         fold: |[sum, rest]: [__m512; 2], [even, odd]: [__m512; 2]| {

@@ -78,11 +78,7 @@ pub fn convolve_f32(
     let size = convolution.out_size().expect("an output");
     let len = sizes::length("out", &[shape[0], weight.channels, size[0], size[1]]);
     if let Some(residual) = residual {
-        sizes::check(
-            "residual, [batch, out channels, height, width]",
-            residual,
-            &[len],
-        );
+        sizes::check("residual, [batch, out channels, height, width]", residual, &[len]);
     }
     let work = len.saturating_mul(terms);
     let threads = Threads::of_caller().for_multiply_adds(work);
@@ -127,12 +123,7 @@ impl<'a> Blocks<'a> {
         size: [usize; 2],
         threads: usize,
     ) -> Self {
-        let Convolution {
-            shape,
-            groups,
-            stride,
-            ..
-        } = *convolution;
+        let Convolution { shape, groups, stride, .. } = *convolution;
         let channels = [shape[1] / groups, weight.channels / groups];
         let positions = channels[0].saturating_mul(stride[0].saturating_mul(stride[1]));
         let outputs = (FLOATS / positions.max(1)).clamp(OUTPUTS[0], OUTPUTS[1]);
@@ -205,13 +196,9 @@ impl<'a> Blocks<'a> {
                 let first = y * self.size[1] + place[1].start;
                 if let Some(residual) = residual {
                     let row = channel * self.size[0] * self.size[1] + first;
-                    self.convolution
-                        .add_residual(isa, results, &residual[row..][..width]);
+                    self.convolution.add_residual(isa, results, &residual[row..][..width]);
                 } else if let Some(activation) = self.convolution.activation {
-                    isa.run(Activate {
-                        activation,
-                        xs: results,
-                    });
+                    isa.run(Activate { activation, xs: results });
                 }
                 // SAFETY: these channels of these outputs are in this block alone, and one row is
                 // there.
@@ -273,12 +260,7 @@ impl<'a> Blocks<'a> {
                 rows: count,
                 depth: offsets.len(),
             };
-            let right = Right {
-                b: all,
-                c: results,
-                width: sums,
-                keep: None,
-            };
+            let right = Right { b: all, c: results, width: sums, keep: None };
             isa.multiply_shifted::<false>(left, right, &offsets);
             for (channel, results) in (first..).zip(results.chunks_exact_mut(sums)) {
                 write(channel, results.chunks_mut(width));
@@ -302,9 +284,7 @@ impl<'a> Blocks<'a> {
             for channel in 0..self.channels[0] {
                 let plane = channel * down.count * across.count + number;
                 let to = &mut planes[(plane * down.len + above) * across.len..];
-                let from = xs[(channel * height + y) * width..]
-                    .chunks(width)
-                    .step_by(skip);
+                let from = xs[(channel * height + y) * width..].chunks(width).step_by(skip);
                 for (to, from) in to.chunks_exact_mut(across.len).take(rows).zip(from) {
                     let (to, from) = (&mut to[before..before + columns], &from[x..]);
                     if step == 1 {
@@ -348,11 +328,8 @@ impl Planes {
         let (of_taps, of_rests) = (kernel * outputs.len(), count * len);
         let leaves_out = in_rows && 8 * (len - outputs.len()) > outputs.len();
         let of_taps = of_taps <= of_rests || leaves_out && of_taps <= 4 * of_rests;
-        let (count, len, apart) = if of_taps {
-            (kernel, outputs.len(), dilation)
-        } else {
-            (count, len, 1)
-        };
+        let (count, len, apart) =
+            if of_taps { (kernel, outputs.len(), dilation) } else { (count, len, 1) };
         Self {
             count,
             len,
@@ -379,11 +356,7 @@ impl Planes {
     /// many there are.
     fn inside(self, plane: usize, size: usize) -> (usize, usize, usize) {
         let first = self.first + plane * self.apart;
-        let before = self
-            .padding
-            .saturating_sub(first)
-            .div_ceil(self.stride)
-            .min(self.len);
+        let before = self.padding.saturating_sub(first).div_ceil(self.stride).min(self.len);
         let first = first.saturating_add(before.saturating_mul(self.stride));
         let first = first.saturating_sub(self.padding);
         let count = size.saturating_sub(first).div_ceil(self.stride);

@@ -47,11 +47,7 @@ pub fn convolve(
         panic!("weight: expected int8, got {:?}", rhs.element());
     };
     let [batch, channels, ..] = convolution.shape;
-    sizes::check(
-        "xs, [batch, channels, height, width]",
-        xs,
-        &convolution.shape,
-    );
+    sizes::check("xs, [batch, channels, height, width]", xs, &convolution.shape);
     let [kernel_height, kernel_width] = convolution.kernel;
     assert_eq!(
         (kernel_height * kernel_width * convolution.groups, channels),
@@ -64,11 +60,7 @@ pub fn convolve(
     let out_channels = rhs.n() / taps.len().max(1);
     let len = sizes::length("out", &[batch, out_channels, size[0], size[1]]);
     if let Some(residual) = residual {
-        sizes::check(
-            "residual, [batch, out channels, height, width]",
-            residual,
-            &[len],
-        );
+        sizes::check("residual, [batch, out channels, height, width]", residual, &[len]);
     }
     let mut codes = Codes::take();
     let positions = batch * padded[0] * padded[1] * convolution.groups;
@@ -138,8 +130,7 @@ fn has_common_scales(rhs: &Packed, taps: usize) -> bool {
             && zero_points.get(width..).unwrap_or_default()
                 == &zero_points[..zero_points.len().saturating_sub(width)]
     };
-    taps.checked_mul(rhs.k())
-        .is_some_and(|count| count <= terms)
+    taps.checked_mul(rhs.k()).is_some_and(|count| count <= terms)
         && (0..rhs.panels()).step_by(taps.max(1)).all(is_common)
 }
 
@@ -152,11 +143,7 @@ fn run(encoding: &Positions<'_>, windows: Windows<'_>, residual: Option<&[f32]>,
     let (m, taps) = (windows.starts.len(), windows.taps.len());
     let work = m.saturating_mul(weight.n()).saturating_mul(weight.k());
     let threads = Threads::of_caller().for_multiply_adds(work);
-    let count = if work < SERIAL_MACS {
-        1
-    } else {
-        threads.count()
-    };
+    let count = if work < SERIAL_MACS { 1 } else { threads.count() };
     let grid = Grid::new(
         weight.isa(),
         [m, weight.panels() / taps],
@@ -175,16 +162,8 @@ fn run(encoding: &Positions<'_>, windows: Windows<'_>, residual: Option<&[f32]>,
     };
     let task = |(): &mut (), phase: usize, index: usize| {
         let mut room = Aligned::take(&ROOM);
-        let parts = if phase == encodings {
-            grid.parts()
-        } else {
-            encoding.parts()
-        };
-        let indices = if count == 1 {
-            0..parts
-        } else {
-            index..index + 1
-        };
+        let parts = if phase == encodings { grid.parts() } else { encoding.parts() };
+        let indices = if count == 1 { 0..parts } else { index..index + 1 };
         for index in indices {
             if phase < encodings {
                 encoding.part(&mut room, phase + 1 == encodings, index);
@@ -217,10 +196,7 @@ fn run(encoding: &Positions<'_>, windows: Windows<'_>, residual: Option<&[f32]>,
                     rows: &rows[group * positions..][..positions],
                     ..product
                 };
-                let part = Part {
-                    panels,
-                    ..part.clone()
-                };
+                let part = Part { panels, ..part.clone() };
                 // SAFETY: parts of a grid do not overlap, and each index comes once.
                 unsafe { multiply(&product, (windows, residual), out, (count, part), &mut room) };
             }
@@ -267,17 +243,12 @@ impl Positions<'_> {
     /// Takes the extent of some positions of a row, or writes their codes.
     fn part(&self, room: &mut Aligned, encodes: bool, index: usize) {
         let Convolution {
-            shape: [batch, all_channels, height, width],
-            padding: [top, left],
-            ..
+            shape: [batch, all_channels, height, width], padding: [top, left], ..
         } = *self.convolution;
         let weight = self.weight;
         let channels = weight.k();
         let (group, index) = (index / self.parts_of_group(), index % self.parts_of_group());
-        let (row, first) = (
-            index / self.columns(),
-            index % self.columns() * self.positions,
-        );
+        let (row, first) = (index / self.columns(), index % self.columns() * self.positions);
         let end = self.padded[1].min(first + self.positions);
         let (image, y) = (row / self.padded[0], row % self.padded[0]);
         let inside = (top..top + height).contains(&y);
@@ -321,10 +292,7 @@ impl Positions<'_> {
         encode(weight, how, values, (room, inner));
         for (range, groups) in [
             (0..before, 0..before * groups),
-            (
-                before + count..end - first,
-                (before + count) * groups..(end - first) * groups,
-            ),
+            (before + count..end - first, (before + count) * groups..(end - first) * groups),
         ] {
             rows[range].fill(PADDING);
             codes[groups].fill([0; 4]);
@@ -333,10 +301,7 @@ impl Positions<'_> {
 }
 
 /// A position of padding: it adds -0.0, which changes no number.
-const PADDING: Row = Row {
-    scale: -0.,
-    ..Row::PLAIN
-};
+const PADDING: Row = Row { scale: -0., ..Row::PLAIN };
 
 fn row_of(config: DynamicConfig, extent: Extent) -> Row {
     row(config.qparams(extent.min, extent.max))
@@ -368,20 +333,13 @@ unsafe fn multiply(
     for start in part.rows.clone().step_by(height) {
         let rows = start..part.rows.end.min(start + height);
         let product = Product {
-            windows: Some(Windows {
-                starts: &windows.starts[rows.clone()],
-                ..windows
-            }),
+            windows: Some(Windows { starts: &windows.starts[rows.clone()], ..windows }),
             ..*product
         };
         let results = &mut results[..rows.len() * width];
         let sink = Sink::channels(buffer::as_uninit(results), width);
         let sink = sink.moved(channels.start, 0);
-        let of_rows = Part {
-            rows: 0..rows.len(),
-            panels: panels.clone(),
-            step: None,
-        };
+        let of_rows = Part { rows: 0..rows.len(), panels: panels.clone(), step: None };
         // SAFETY: the results are this thread's.
         unsafe { arch::multiply(&product, &sink, of_rows) };
         let mut row = rows.start;

@@ -58,10 +58,7 @@ pub fn pack_blocks(
 
 /// Weights in blocks, for activations with a scale a block.
 fn per_block(format: Blocks) -> Element {
-    Element::Blocks {
-        format,
-        per_row: false,
-    }
+    Element::Blocks { format, per_row: false }
 }
 
 /// The number by which a channel of values up to `max` is divided while its scales are searched: 1

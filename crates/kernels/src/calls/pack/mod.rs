@@ -69,12 +69,7 @@ impl<T> PanelValues<'_, T> {
         source: impl ElementSource<T>,
         panel: PanelMut<'_>,
     ) -> usize {
-        self.isa.run(Pack::<GROUP, _, _> {
-            k: self.k,
-            values: self.values,
-            source,
-            panel,
-        })
+        self.isa.run(Pack::<GROUP, _, _> { k: self.k, values: self.values, source, panel })
     }
 }
 
@@ -184,18 +179,12 @@ pub fn pack_floats<H: Factor>(
         channels.extents()?;
         let of_panel = H::pack(&channels, Halved::<H>(PhantomData), panel);
         saturated.fetch_add(of_panel, Ordering::Relaxed);
-        let underflowed = channels
-            .values
-            .chunks_exact(k.max(1))
-            .map(underflowed::<H>)
-            .sum();
+        let underflowed = channels.values.chunks_exact(k.max(1)).map(underflowed::<H>).sum();
         below.fetch_add(underflowed, Ordering::Relaxed);
         Ok::<_, Error>(())
     })?;
-    let out_of_range = OutOfRange {
-        saturated: saturated.into_inner(),
-        underflowed: below.into_inner(),
-    };
+    let out_of_range =
+        OutOfRange { saturated: saturated.into_inner(), underflowed: below.into_inner() };
     Ok((packed.written(), out_of_range))
 }
 
@@ -290,10 +279,8 @@ pub fn halve_rows<H: Half>(k: usize, values: &[f32]) -> (Vec<H>, OutOfRange) {
         saturated.fetch_add(encode::halve(values, halves), Ordering::Relaxed);
         below.fetch_add(underflowed::<H>(values), Ordering::Relaxed);
     });
-    let out_of_range = OutOfRange {
-        saturated: saturated.into_inner(),
-        underflowed: below.into_inner(),
-    };
+    let out_of_range =
+        OutOfRange { saturated: saturated.into_inner(), underflowed: below.into_inner() };
     (halves, out_of_range)
 }
 
@@ -317,11 +304,7 @@ pub fn extents(isa: Isa, k: usize, values: &[f32]) -> Vec<Extent> {
 /// When one is NaN or infinite.
 pub fn check_finite(isa: Isa, k: usize, values: &[f32]) -> Result<()> {
     let extents = extents(isa, PART, values);
-    if extents.iter().all(|extent| extent.finite) {
-        Ok(())
-    } else {
-        Err(non_finite(k, values, 0))
-    }
+    if extents.iter().all(|extent| extent.finite) { Ok(()) } else { Err(non_finite(k, values, 0)) }
 }
 
 /// The error that names the first value that is NaN or infinite; `first_row` is the number of the
@@ -347,12 +330,8 @@ fn each_panel<T: Sync, E: Send>(
     let task = |panel: PanelMut<'_>| {
         let start = panel.start;
         let range = start..start + panel.channels;
-        let of_panel = PanelValues {
-            values: &values[range.start * k..range.end * k],
-            range,
-            isa,
-            k,
-        };
+        let of_panel =
+            PanelValues { values: &values[range.start * k..range.end * k], range, isa, k };
         if let Err(error) = task(of_panel, panel) {
             let mut failed = failed.lock().unwrap_or_else(PoisonError::into_inner);
             if failed.as_ref().is_none_or(|(first, _)| start < *first) {

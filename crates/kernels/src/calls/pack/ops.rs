@@ -51,10 +51,7 @@ impl ElementSource<f32> for Codings {
 
     #[inline(always)]
     fn write(&self, row: usize, values: &[f32], out: &mut [u8]) -> PackedRow {
-        PackedRow {
-            sum: encode::encode(values, self.0[row], out),
-            saturated: 0,
-        }
+        PackedRow { sum: encode::encode(values, self.0[row], out), saturated: 0 }
     }
 }
 
@@ -150,9 +147,7 @@ impl<const GROUP: usize, T, S: ElementSource<T>> Op for Pack<'_, GROUP, T, S> {
                     *sums = sums.wrapping_add(written.sum);
                     saturated += written.saturated;
                 }
-                let rows = bytes
-                    .each_ref()
-                    .map(|bytes| &bytes.as_chunks::<GROUP>().0[..groups]);
+                let rows = bytes.each_ref().map(|bytes| &bytes.as_chunks::<GROUP>().0[..groups]);
                 panel.put(lane, first * S::BYTES / GROUP, rows);
             }
         }

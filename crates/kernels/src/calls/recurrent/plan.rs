@@ -21,11 +21,7 @@ pub enum Work {
     /// The products of some rows of the input.
     Input { rows: Range<usize>, grid: Grid },
     /// The codes of the hidden state before a step, in blocks of its active rows.
-    Codes {
-        step: usize,
-        active: usize,
-        blocks: usize,
-    },
+    Codes { step: usize, active: usize, blocks: usize },
     /// The products of a step, and the state after it.
     Units {
         step: usize,
@@ -78,10 +74,7 @@ impl StepPlan<'_> {
                 chunk.end = chunk.end.max(steps[next].end);
                 next += 1;
             }
-            work.push(Work::Input {
-                rows: chunk.clone(),
-                grid: self.grid(chunk.len(), self.ih),
-            });
+            work.push(Work::Input { rows: chunk.clone(), grid: self.grid(chunk.len(), self.ih) });
             for (step, rows) in steps.iter().enumerate().take(next).skip(first) {
                 let active = rows.len();
                 let grid = match last {
@@ -91,18 +84,9 @@ impl StepPlan<'_> {
                 last = Some((active, grid));
                 let blocks = self.blocks(active);
                 if blocks > 1 {
-                    work.push(Work::Codes {
-                        step,
-                        active,
-                        blocks,
-                    });
+                    work.push(Work::Codes { step, active, blocks });
                 }
-                work.push(Work::Units {
-                    step,
-                    input: chunk.start,
-                    private: blocks <= 1,
-                    grid,
-                });
+                work.push(Work::Units { step, input: chunk.start, private: blocks <= 1, grid });
             }
         }
         work

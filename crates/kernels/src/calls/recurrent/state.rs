@@ -20,10 +20,7 @@ pub struct Set {
 impl Set {
     /// The sets from this one to `last`, as one.
     pub fn to(&self, last: &Self) -> Self {
-        Self {
-            units: self.units.start..last.units.end,
-            padded: self.padded.start..last.padded.end,
-        }
+        Self { units: self.units.start..last.units.end, padded: self.padded.start..last.padded.end }
     }
 }
 
@@ -59,21 +56,10 @@ impl<'a> RecurrentState<'a> {
     /// input.
     pub fn new(recurrence: Recurrence<'a>, inputs: usize, memory: &'a mut Aligned) -> Self {
         let batch = recurrence.batch();
-        let Recurrence {
-            gates,
-            weights: [_, hh],
-            h,
-            c,
-            hs,
-            cs,
-            ..
-        } = recurrence;
+        let Recurrence { gates, weights: [_, hh], h, c, hs, cs, .. } = recurrence;
         let (k, isa) = (hh.k(), hh.isa());
         // Sequences of no steps have no part in this.
-        let (h, c) = (
-            &mut h[..batch * k],
-            c.get_mut(..batch * k).unwrap_or_default(),
-        );
+        let (h, c) = (&mut h[..batch * k], c.get_mut(..batch * k).unwrap_or_default());
         let sets = (0..hh.panels()).step_by(gates.count()).map(|panel| {
             let panel = hh.panel(panel);
             Set {
@@ -84,14 +70,7 @@ impl<'a> RecurrentState<'a> {
         let n = hh.padded_n();
         let padded_len = batch * n / gates.count();
         let stored_c = if c.is_empty() { 0 } else { padded_len };
-        let lens = [
-            inputs * n,
-            batch * n,
-            h.len(),
-            h.len(),
-            padded_len,
-            stored_c,
-        ];
+        let lens = [inputs * n, batch * n, h.len(), h.len(), padded_len, stored_c];
         let [ih, hh, even, odd, stored_h, stored_c] = memory.split(lens);
         even.copy_from_slice(h);
         odd.copy_from_slice(h);

@@ -80,12 +80,7 @@ impl<'a> Step<'a> {
         let mut c = self.c.chunks_mut(narrow);
         let operands = self.ih.chunks(wide).zip(self.hh.chunks(wide));
         let operands = operands.zip(self.h.chunks_mut(narrow));
-        operands.map(move |((ih, hh), h)| Step {
-            ih,
-            hh,
-            h,
-            c: c.next().unwrap_or_default(),
-        })
+        operands.map(move |((ih, hh), h)| Step { ih, hh, h, c: c.next().unwrap_or_default() })
     }
 
     /// All units of each row.

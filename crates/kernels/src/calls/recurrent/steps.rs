@@ -65,25 +65,17 @@ pub fn run<G: Group>(
         codes.room(private, private * width);
         ThreadCodes { codes, step: None }
     };
-    threads.for_each_phase(
-        work.len(),
-        phase,
-        thread_codes,
-        |codes, index, task| match &work[index] {
+    threads.for_each_phase(work.len(), phase, thread_codes, |codes, index, task| {
+        match &work[index] {
             Work::Input { rows, grid } => steps.input(rows, grid.part(task)),
-            Work::Codes {
-                step,
-                active,
-                blocks,
-            } => steps.codes(*step, active * task / blocks..active * (task + 1) / blocks),
-            Work::Units {
-                step,
-                input,
-                private,
-                grid,
-            } => steps.units(*step, *input, private.then_some(codes), grid.part(task)),
-        },
-    );
+            Work::Codes { step, active, blocks } => {
+                steps.codes(*step, active * task / blocks..active * (task + 1) / blocks)
+            }
+            Work::Units { step, input, private, grid } => {
+                steps.units(*step, *input, private.then_some(codes), grid.part(task))
+            }
+        }
+    });
     // SAFETY: all threads have left the phases, and each part of the states went with its task.
     unsafe { steps.state.give_back() };
     memory.keep(&MEMORY);
@@ -150,10 +142,7 @@ impl<G: Group, C: Fn(&[f32], (&mut [G], &mut [Row])) + Sync> StepTasks<'_, G, C>
             }
         };
         let (rows, sets) = (part.rows.clone(), part.panels.clone());
-        let part = Part {
-            step: Some(step),
-            ..part
-        };
+        let part = Part { step: Some(step), ..part };
         self.multiply(lhs, self.hh, self.state.hh, part);
         let start = self.steps[step].start;
         let update = |set: &Set| {

@@ -80,13 +80,7 @@ impl<const LANES: usize, R: Register<LANES>> Factors<LANES> for OnTiles<R> {
             let row = |row| factors::row_of(from, 2 * two + row, size);
             factors::pairs([row(1), row(0)], to, self.0);
         }
-        transpose(
-            (pairs, columns),
-            RowsMut::of_matrix(values, depth),
-            depth,
-            columns,
-            self.0,
-        );
+        transpose((pairs, columns), RowsMut::of_matrix(values, depth), depth, columns, self.0);
         Left::of_rows(values, columns, depth)
     }
 
@@ -126,10 +120,7 @@ fn scale<const LANES: usize, R: Register<LANES>>(
     for row in xs.chunks_exact_mut(factors.len()).take(rows) {
         let columns = row.as_chunks_mut().0.iter_mut();
         for (x, factor) in columns.zip(factors.as_chunks().0) {
-            register.store(
-                register.fma(register.load(x), register.load(factor), zero),
-                x,
-            );
+            register.store(register.fma(register.load(x), register.load(factor), zero), x);
         }
     }
 }
@@ -163,10 +154,8 @@ unsafe fn product(left: Left<'_>, right: Right<'_>) {
                 rhs: operands.rhs.wrapping_add(size_of::<f32>() * column),
                 ..operands
             };
-            let shape = [
-                1 + usize::from(all - row > HEIGHT),
-                1 + usize::from(width - column > LINE),
-            ];
+            let shape =
+                [1 + usize::from(all - row > HEIGHT), 1 + usize::from(width - column > LINE)];
             let (keep, steps) = (right.keep.is_some(), depth / K_GROUPS);
             let c = c.wrapping_add(row * operands.rhs_stride + size_of::<f32>() * column);
             // SAFETY: tiles are configured; by the assertions the rows and columns of so many tiles

@@ -336,11 +336,7 @@ unsafe fn execute(tiles: &mut EmulatedTiles, registers: &mut [i64; 23]) -> Optio
         let direct = operand >> 6 == 3;
         let (mut start, mut stride, mut length) = (0, 0, 5);
         if !direct {
-            Memory {
-                start,
-                stride,
-                length,
-            } = memory(at, registers)?;
+            Memory { start, stride, length } = memory(at, registers)?;
         }
         // The other two operands of a product.
         let (lhs, rhs) = (usize::from(operand & 7), usize::from(!byte(2) >> 3 & 15));
@@ -402,11 +398,7 @@ unsafe fn memory(at: *const u8, registers: &[i64; 23]) -> Option<Memory> {
         let sib = byte(5);
         next = 6;
         let index = sib >> 3 & 7 | extra_index;
-        stride = if index == 4 {
-            0
-        } else {
-            value(index) << (sib >> 6)
-        };
+        stride = if index == 4 { 0 } else { value(index) << (sib >> 6) };
         if sib & 7 == 5 && mode == 0 {
             return None;
         }
@@ -430,11 +422,7 @@ unsafe fn memory(at: *const u8, registers: &[i64; 23]) -> Option<Memory> {
             i32::from_le_bytes(bytes) as isize
         }
     };
-    Some(Memory {
-        start: base.wrapping_add_signed(offset),
-        stride,
-        length: next,
-    })
+    Some(Memory { start: base.wrapping_add_signed(offset), stride, length: next })
 }
 
 impl EmulatedTiles {
@@ -516,10 +504,7 @@ mod tests {
 
     #[test]
     fn configurations_are_loaded_stored_and_released() {
-        let mut tiles = EmulatedTiles {
-            shapes: Configuration::NONE,
-            bytes: [[[1; ROW]; ROWS]; 8],
-        };
+        let mut tiles = EmulatedTiles { shapes: Configuration::NONE, bytes: [[[1; ROW]; ROWS]; 8] };
         let ours = Configuration::of_products(5);
         let load = [0xC4, 0xE2, 0x78, 0x49, 0x00];
         assert_eq!(run(&mut tiles, &load, &raw const ours as usize), Some(5));

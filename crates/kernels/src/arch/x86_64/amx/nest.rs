@@ -140,12 +140,7 @@ fn each_row<const C: usize>(
     streams: bool,
     value: impl Fn(__m512i, &Row, usize) -> __m512,
 ) {
-    let Lines {
-        sums,
-        rows,
-        mut out,
-        ..
-    } = lines;
+    let Lines { sums, rows, mut out, .. } = lines;
     assert!(out.has([rows.len(), C * LINE]) && sums.iter().all(|sums| sums.len() == rows.len()));
     let streams = streams && out.is_aligned(size_of::<__m512>());
     for (r, row) in rows.iter().enumerate() {
@@ -274,10 +269,7 @@ impl SideBySide {
                 to.write(group.as_chunks().0[4 * tiles.lane / PAIR]);
             }
         }
-        Weights {
-            start: self.0.as_ptr().cast(),
-            stride: PAIR,
-        }
+        Weights { start: self.0.as_ptr().cast(), stride: PAIR }
     }
 }
 
@@ -311,11 +303,7 @@ pub unsafe fn multiply_on_tiles<G: Group + Tiled>(
         let rows = bound(block)..bound(block + 1);
         let lhs = &product.lhs[rows.start * groups..rows.end * groups];
         let ends = ends.fill(lhs, groups, rows.len());
-        let activations = TileActivations {
-            groups: lhs,
-            stride: groups,
-            ends,
-        };
+        let activations = TileActivations { groups: lhs, stride: groups, ends };
         for index in panels.clone() {
             let panel = product.rhs.panel(index);
             let width = panel.sums.len();
@@ -415,11 +403,7 @@ impl<G: Tiled> TileActivations<'_, G> {
     /// the last row or before, and there are weights of all registers.
     #[inline(always)]
     unsafe fn multiply(&self, [weights, end]: [Weights; 2], tiles: Tiles, ahead: *const u8) {
-        let Self {
-            groups,
-            stride,
-            ends,
-        } = *self;
+        let Self { groups, stride, ends } = *self;
         let Tiles { shape, rows, .. } = tiles;
         let whole = stride / K_GROUPS;
         // SAFETY: a row of activations and the weights have `whole` tiles and, if `ends` is not

@@ -41,10 +41,7 @@ fn multiply(rows: usize) {
 /// [`multiply`] by weights in blocks of 4 bits.
 fn multiply_blocks(rows: usize) {
     let (n, k) = (40, 64);
-    let scale = BlockScale {
-        scale: f16::ONE,
-        offset: f16::ZERO,
-    };
+    let scale = BlockScale { scale: f16::ONE, offset: f16::ZERO };
     let rhs = InBlocks {
         format: Blocks::Int4,
         codes: &vec![15; n * k],
@@ -67,10 +64,7 @@ fn attend(precision: Precision, queries: usize) {
     let got = attention(Isa(IsaKind::AmxInt8), operands);
     let mut pairs = got.iter().zip(one.iter().cycle());
     assert_eq!(got.len(), 3 * queries);
-    assert!(
-        pairs.all(|(got, value)| (got - value).abs() < 1e-4),
-        "{got:?}"
-    );
+    assert!(pairs.all(|(got, value)| (got - value).abs() < 1e-4), "{got:?}");
 }
 
 /// Whether there are tiles: of this CPU, or by the handler, which is installed.

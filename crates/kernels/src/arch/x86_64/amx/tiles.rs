@@ -35,21 +35,13 @@ pub struct Configuration {
 
 impl Configuration {
     /// The configuration of no tiles.
-    pub const NONE: Self = Self {
-        palette: 0,
-        start_row: 0,
-        reserved: [0; 14],
-        row: [0; 16],
-        rows: [0; 16],
-    };
+    pub const NONE: Self =
+        Self { palette: 0, start_row: 0, reserved: [0; 14], row: [0; 16], rows: [0; 16] };
 
     /// The configuration for products: sums and the first tile of activations have `rows` rows, 1
     /// to 16.
     pub fn of_products(rows: usize) -> Self {
-        let mut tiles = Self {
-            palette: 1,
-            ..Self::NONE
-        };
+        let mut tiles = Self { palette: 1, ..Self::NONE };
         for tile in 0..8 {
             tiles.row[tile] = ROW as u16;
             tiles.rows[tile] = if tile < 5 { rows } else { HEIGHT } as u8;
