@@ -3,14 +3,33 @@
 //! Quantizing is traced from level INFO on, the forward calls of layers at level TRACE: unless a
 //! subscriber asks for that level, a call costs one relaxed load and a branch.
 
-/// Traces the rest of the block as the forward call of a layer, by candle-transformers' name for
-/// its kind, or as an operation, which has no name of its own.
-macro_rules! forward {
-    ($kind:literal $(, $name:expr)?) => {
+/// The span of a forward call, until it is dropped.
+#[cfg(feature = "tracing")]
+pub(crate) type Span = tracing::span::EnteredSpan;
+#[cfg(not(feature = "tracing"))]
+pub(crate) struct Span;
+
+/// The span of the forward call of a layer, by candle-transformers' name for its kind, or of an
+/// operation, which has no name of its own.
+macro_rules! span {
+    ($kind:literal $(, $name:expr)?) => {{
         #[cfg(feature = "tracing")]
-        let _span =
+        {
             tracing::trace_span!(target: "candle_dynquant::forward", $kind $(, layer = $name)?)
-                .entered();
+                .entered()
+        }
+        #[cfg(not(feature = "tracing"))]
+        {
+            $(let _ = $name;)?
+            $crate::trace::Span
+        }
+    }};
+}
+
+/// Traces the rest of the block as a [`span`].
+macro_rules! forward {
+    ($($span:tt)+) => {
+        let _span = $crate::trace::span!($($span)+);
     };
 }
 
@@ -63,4 +82,4 @@ macro_rules! installed {
     };
 }
 
-pub(crate) use {forward, installed, quantize, quantize_layer};
+pub(crate) use {forward, installed, quantize, quantize_layer, span};

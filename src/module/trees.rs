@@ -24,11 +24,12 @@ macro_rules! trees {
 
 /// Makes layers trees of one layer each.
 macro_rules! layers {
-    ($($layer:ty),+) => {
+    ($([$($generics:tt)*] $layer:ty),+) => {
         $crate::module::trees::trees! { self, walk: $(
-            [] $layer => walk.layer(self), walk.layer(self);
+            [$($generics)*] $layer => walk.layer(self), walk.layer(self);
         )+ }
     };
+    ($layer:ty) => { $crate::module::trees::layers! { [] $layer } };
 }
 
 pub(crate) use {layers, trees};

@@ -31,8 +31,8 @@ pub use crate::ops::kv_cache::KvCache;
 pub use activation::Activation;
 pub use attend::Attention;
 pub use convolution::{
-    Conv1d, Conv2d, ConvTranspose1d, conv_transpose1d, conv_transpose1d_no_bias, conv1d,
-    conv1d_no_bias, conv2d, conv2d_no_bias,
+    Conv1d, Conv2d, ConvTranspose1d, Convolution, conv_transpose1d, conv_transpose1d_no_bias,
+    conv1d, conv1d_no_bias, conv2d, conv2d_no_bias,
 };
 pub(crate) use convolution::{Geometry, of_taps};
 pub use embedding::{Embedding, embedding};
@@ -42,7 +42,8 @@ pub use linear::{Linear, linear, linear_b, linear_no_bias};
 pub use norm::{LayerNorm, RmsNorm, layer_norm, layer_norm_no_bias, rms_norm};
 pub use projection::Projection;
 pub use recurrent::{
-    GRU, GRUCell, LSTM, LSTMCell, Nonlinearity, RNN, RNNCell, RecurrentConfig, gru, lstm,
+    GRU, GRUCell, LSTM, LSTMCell, Nonlinearity, RNN, RNNCell, Recurrent, RecurrentCell,
+    RecurrentConfig, gru, lstm,
 };
 #[doc(no_inline)]
 pub use recurrent::{GRUConfig, GRUState, LSTMConfig, LSTMState};

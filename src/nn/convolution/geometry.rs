@@ -6,6 +6,7 @@ use candle_core::Tensor;
 use candle_core::conv::CudnnFwdAlgo;
 use candle_nn::{Conv1dConfig, Conv2dConfig, ConvTranspose1dConfig};
 
+use super::ConvolutionConfig;
 use crate::error::{Error, Result};
 use crate::module::{ConvolutionCost, LayerKind};
 use crate::qconfig::QConfig;
@@ -107,16 +108,16 @@ impl Geometry {
     /// weight; `None` of another kind.
     pub fn of_kind(kind: &LayerKind) -> Option<(Self, usize)> {
         match kind {
-            LayerKind::Conv1d => Some((Conv1dConfig::default().into(), 3)),
-            LayerKind::Conv2d => Some((Conv2dConfig::default().into(), 4)),
-            LayerKind::ConvTranspose1d => Some((ConvTranspose1dConfig::default().into(), 3)),
+            LayerKind::Conv1d => Some((Conv1dConfig::default().geometry(), 3)),
+            LayerKind::Conv2d => Some((Conv2dConfig::default().geometry(), 4)),
+            LayerKind::ConvTranspose1d => Some((ConvTranspose1dConfig::default().geometry(), 3)),
             _ => None,
         }
     }
 
     /// The sizes that decide whether a convolution gains, by the shape of its weight alone; `None`
     /// for another shape.
-    pub fn cost(&self, dims: &[usize]) -> Option<ConvolutionCost> {
+    pub(crate) fn cost(&self, dims: &[usize]) -> Option<ConvolutionCost> {
         let [outputs, channels] = (dims.len() > 2).then(|| self.channels(dims))?;
         let taps: usize = dims[2..].iter().product();
         // The channels that are written for each position.

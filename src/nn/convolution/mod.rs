@@ -4,6 +4,8 @@ mod batch_norm;
 mod geometry;
 mod layer;
 
+use std::fmt::Debug;
+
 use candle_core::{Result as CandleResult, Tensor};
 use candle_nn::{BatchNorm, Conv1dConfig, Conv2dConfig, ConvTranspose1dConfig, Module, VarBuilder};
 
@@ -13,10 +15,187 @@ use crate::module::trees::layers;
 use crate::module::{Layer, LayerKind, WeightInfo};
 use crate::qconfig::QConfig;
 use crate::tap::{Replay, Tap};
-use crate::trace;
+use crate::trace::{self, Span};
 use crate::weight::StoredWeight;
 pub(crate) use geometry::{Geometry, of_taps};
 use layer::AnyConvolution;
+
+/// A configuration of candle's, which tells the kind of convolution.
+pub trait ConvolutionConfig: Copy + Debug + Send + Sync {
+    const KIND: LayerKind;
+    /// Spatial dimensions.
+    const RANK: usize;
+
+    fn geometry(self) -> Geometry;
+
+    fn span(name: Option<&str>) -> Span;
+}
+
+/// A convolution of a kind: [`Conv1d`], [`Conv2d`] or [`ConvTranspose1d`].
+#[derive(Clone, Debug)]
+pub struct Convolution<C> {
+    convolution: AnyConvolution,
+    config: C,
+}
+
+impl<C: ConvolutionConfig> Convolution<C> {
+    /// A layer of these tensors; shapes are checked when it is used or quantized.
+    pub fn new(weight: Tensor, bias: Option<Tensor>, config: C) -> Self {
+        let convolution = AnyConvolution::new(weight, bias, C::RANK, config.geometry());
+        Self { convolution, config }
+    }
+
+    /// A layer whose weight is computed while the model is loaded, such as one that is normalized
+    /// by its gains: the quantized `weight` of `vb` where a checkpoint has that.
+    ///
+    /// Quantized, it is saved as `weight` of `vb`, beside the tensors that it is computed from.
+    ///
+    /// # Errors
+    /// When the quantized weight has another shape.
+    pub fn computed(
+        weight: Tensor,
+        bias: Option<Tensor>,
+        config: C,
+        vb: VarBuilder<'_>,
+    ) -> CandleResult<Self> {
+        let geometry = config.geometry();
+        let convolution = AnyConvolution::computed(weight, bias, C::RANK, geometry, &vb)?;
+        Ok(Self { convolution, config })
+    }
+
+    fn load(
+        channels: [usize; 2],
+        kernel_size: usize,
+        has_bias: bool,
+        config: C,
+        vb: &VarBuilder<'_>,
+    ) -> CandleResult<Self> {
+        let (kernel, geometry) = (vec![kernel_size; C::RANK], config.geometry());
+        let convolution = AnyConvolution::load(channels, &kernel, has_bias, geometry, vb)?;
+        Ok(Self { convolution, config })
+    }
+
+    /// The sizes of the kernel, without a quantized weight being dequantized.
+    pub fn kernel_size(&self) -> &[usize] {
+        self.convolution.dims().get(2..).unwrap_or_default()
+    }
+
+    /// The configuration.
+    pub fn config(&self) -> &C {
+        &self.config
+    }
+
+    /// The weight in the shape of the layer; of a quantized layer the dequantized weight, computed
+    /// at the first call and kept.
+    pub fn weight(&self) -> &Tensor {
+        self.convolution.weight()
+    }
+
+    /// The bias, `[out_channels]`; never quantized.
+    pub fn bias(&self) -> Option<&Tensor> {
+        self.convolution.bias.as_ref()
+    }
+
+    /// This layer with a function applied to every element of its output; quantized, it is applied
+    /// while the output is in the cache.
+    #[must_use]
+    pub fn with_activation(mut self, activation: FusedActivation) -> Self {
+        self.convolution.activation = Some(activation);
+        self
+    }
+
+    /// The output for `xs` plus a residual of its shape, before the activation function.
+    ///
+    /// # Errors
+    /// As [`forward`](Module::forward), and when the residual has another shape.
+    pub fn forward_add(&self, xs: &Tensor, residual: &Tensor) -> CandleResult<Tensor> {
+        self.try_forward(xs, Some(residual))
+    }
+
+    fn try_forward(&self, xs: &Tensor, residual: Option<&Tensor>) -> CandleResult<Tensor> {
+        let _span = C::span(self.convolution.name.as_deref());
+        Ok(self.named(self.convolution.try_forward(xs, residual))?)
+    }
+
+    /// This layer with the batch norm behind it folded in, computed in f64, without gradients: the
+    /// norm is left out of the model then.
+    ///
+    /// The layer is quantized and saved as without the norm, whose factors multiply the scales:
+    /// what is saved is loaded and folded again, to the same bits. Until it is quantized it keeps
+    /// both weights.
+    ///
+    /// # Errors
+    /// When the norm is of other sizes or has factors that are not finite, the layer itself is
+    /// malformed, or it has an activation function, which stands between the two.
+    pub fn absorb_bn(&self, bn: &BatchNorm) -> CandleResult<Self> {
+        let folded = match self.convolution.activation {
+            None => self.convolution.with_batch_norm(bn),
+            Some(activation) => {
+                let expected = "batch norm: expected a layer without an activation function";
+                let message = format!("{expected}, got {activation:?}");
+                Err(Error::new(ErrorKind::Unsupported, message))
+            }
+        };
+        Ok(Self { convolution: self.named(folded)?, ..self.clone() })
+    }
+
+    /// A result whose error names the layer.
+    fn named<T>(&self, result: Result<T>) -> Result<T> {
+        result.map_err(|error| match self.convolution.name.as_deref() {
+            Some(name) => error.at(name),
+            None => error.at(&C::KIND.to_string()),
+        })
+    }
+}
+
+impl<C: ConvolutionConfig> Module for Convolution<C> {
+    fn forward(&self, xs: &Tensor) -> CandleResult<Tensor> {
+        self.try_forward(xs, None)
+    }
+}
+
+impl<C: ConvolutionConfig + 'static> Layer for Convolution<C> {
+    fn kind(&self) -> LayerKind {
+        C::KIND
+    }
+
+    fn checkpoint_name(&self) -> Option<&str> {
+        self.convolution.name.as_deref()
+    }
+
+    fn weight_infos(&self) -> Vec<WeightInfo> {
+        vec![self.convolution.info()]
+    }
+
+    fn quantize(&self, qconfig: &QConfig) -> Result<Self> {
+        let convolution = self.convolution.quantize(qconfig)?;
+        Ok(Self { convolution, ..self.clone() })
+    }
+
+    fn stored(&self) -> Result<Vec<StoredWeight>> {
+        Ok(vec![self.convolution.stored()?])
+    }
+
+    fn weights(&self) -> Result<Vec<Tensor>> {
+        Ok(vec![self.convolution.value()?])
+    }
+
+    fn scale(&self, dim: usize, factors: &Tensor) -> Result<Option<Self>> {
+        let scaled = self.convolution.scale(dim, factors)?;
+        Ok(scaled.map(|convolution| Self { convolution, ..self.clone() }))
+    }
+
+    fn attach(&mut self, tap: Option<Tap>) -> bool {
+        self.convolution.tap = tap;
+        true
+    }
+
+    fn replay(&self) -> Option<Replay> {
+        Some(self.convolution.replay())
+    }
+}
+
+layers! { [C: ConvolutionConfig + 'static] Convolution<C> }
 
 /// The layers, by candle's names.
 macro_rules! convolutions {
@@ -26,115 +205,25 @@ macro_rules! convolutions {
         $load:ident, $load_without_bias:ident, $shape:literal, $span:literal;
     )+) => {$(
         $(#[$doc])*
-        #[derive(Clone, Debug)]
-        pub struct $layer {
-            convolution: AnyConvolution,
-            config: $config,
-        }
+        pub type $layer = Convolution<$config>;
 
-        impl $layer {
-            /// A layer of these tensors; shapes are checked when it is used or quantized.
-            pub fn new(weight: Tensor, bias: Option<Tensor>, config: $config) -> Self {
-                Self {
-                    convolution: AnyConvolution::new(weight, bias, $rank, config.into()),
-                    config,
+        impl ConvolutionConfig for $config {
+            const KIND: LayerKind = LayerKind::$layer;
+            const RANK: usize = $rank;
+
+            fn geometry(self) -> Geometry {
+                Geometry {
+                    padding: self.padding,
+                    stride: self.stride,
+                    dilation: self.dilation,
+                    groups: self.groups,
+                    cudnn_fwd_algo: $cudnn(self),
+                    output_padding: $output_padding(self),
                 }
             }
 
-            /// A layer whose weight is computed while the model is loaded, such as one that is
-            /// normalized by its gains: the quantized `weight` of `vb` where a checkpoint has that.
-            ///
-            /// Quantized, it is saved as `weight` of `vb`, beside the tensors that it is computed
-            /// from.
-            ///
-            /// # Errors
-            /// When the quantized weight has another shape.
-            pub fn computed(
-                weight: Tensor,
-                bias: Option<Tensor>,
-                config: $config,
-                vb: VarBuilder<'_>,
-            ) -> CandleResult<Self> {
-                let geometry = config.into();
-                let convolution = AnyConvolution::computed(weight, bias, $rank, geometry, &vb)?;
-                Ok(Self { convolution, config })
-            }
-
-            /// The sizes of the kernel, without a quantized weight being dequantized.
-            pub fn kernel_size(&self) -> &[usize] {
-                self.convolution.dims().get(2..).unwrap_or_default()
-            }
-
-            /// The configuration.
-            pub fn config(&self) -> &$config {
-                &self.config
-            }
-
-            #[doc = concat!("The weight, `", $shape, "`; of a quantized layer the dequantized")]
-            /// weight, computed at the first call and kept.
-            pub fn weight(&self) -> &Tensor {
-                self.convolution.weight()
-            }
-
-            /// The bias, `[out_channels]`; never quantized.
-            pub fn bias(&self) -> Option<&Tensor> {
-                self.convolution.bias.as_ref()
-            }
-
-            /// This layer with a function applied to every element of its output; quantized, it is
-            /// applied while the output is in the cache.
-            #[must_use]
-            pub fn with_activation(mut self, activation: FusedActivation) -> Self {
-                self.convolution.activation = Some(activation);
-                self
-            }
-
-            /// The output for `xs` plus a residual of its shape, before the activation function.
-            ///
-            /// # Errors
-            /// As [`forward`](Module::forward), and when the residual has another shape.
-            pub fn forward_add(&self, xs: &Tensor, residual: &Tensor) -> CandleResult<Tensor> {
-                trace::forward!($span, self.convolution.name.as_deref());
-                let ys = self.convolution.try_forward(xs, Some(residual));
-                ys.map_err(|error| error.at(self.label()).into())
-            }
-
-            /// This layer with the batch norm behind it folded in, computed in f64, without
-            /// gradients: the norm is left out of the model then.
-            ///
-            /// The layer is quantized and saved as without the norm, whose factors multiply the
-            /// scales: what is saved is loaded and folded again, to the same bits. Until it is
-            /// quantized it keeps both weights.
-            ///
-            /// # Errors
-            /// When the norm is of other sizes or has factors that are not finite, the layer itself
-            /// is malformed, or it has an activation function, which stands between the two.
-            pub fn absorb_bn(&self, bn: &BatchNorm) -> CandleResult<Self> {
-                if let Some(activation) = self.convolution.activation {
-                    let expected = "batch norm: expected a layer without an activation function";
-                    let error = Error::new(ErrorKind::Unsupported, format!("{expected}, got {activation:?}"));
-                    return Err(error.at(self.label()).into());
-                }
-                let convolution = self.convolution.with_batch_norm(bn);
-                let convolution = convolution.map_err(|error| error.at(self.label()))?;
-                Ok(Self { convolution, ..self.clone() })
-            }
-
-            fn label(&self) -> &str {
-                self.convolution.name.as_deref().unwrap_or(stringify!($layer))
-            }
-        }
-
-        impl From<$config> for Geometry {
-            fn from(config: $config) -> Self {
-                Self {
-                    padding: config.padding,
-                    stride: config.stride,
-                    dilation: config.dilation,
-                    groups: config.groups,
-                    cudnn_fwd_algo: $cudnn(config),
-                    output_padding: $output_padding(config),
-                }
+            fn span(name: Option<&str>) -> Span {
+                trace::span!($span, name)
             }
         }
 
@@ -143,57 +232,6 @@ macro_rules! convolutions {
                 Self::new(layer.weight().clone(), layer.bias().cloned(), *layer.config())
             }
         }
-
-        impl Module for $layer {
-            fn forward(&self, xs: &Tensor) -> CandleResult<Tensor> {
-                trace::forward!($span, self.convolution.name.as_deref());
-                let ys = self.convolution.try_forward(xs, None);
-                ys.map_err(|error| error.at(self.label()).into())
-            }
-        }
-
-        impl Layer for $layer {
-            fn kind(&self) -> LayerKind {
-                LayerKind::$layer
-            }
-
-            fn checkpoint_name(&self) -> Option<&str> {
-                self.convolution.name.as_deref()
-            }
-
-            fn weight_infos(&self) -> Vec<WeightInfo> {
-                vec![self.convolution.info()]
-            }
-
-            fn quantize(&self, qconfig: &QConfig) -> Result<Self> {
-                let convolution = self.convolution.quantize(qconfig)?;
-                Ok(Self { convolution, ..self.clone() })
-            }
-
-            fn stored(&self) -> Result<Vec<StoredWeight>> {
-                Ok(vec![self.convolution.stored()?])
-            }
-
-            fn weights(&self) -> Result<Vec<Tensor>> {
-                Ok(vec![self.convolution.value()?])
-            }
-
-            fn scale(&self, dim: usize, factors: &Tensor) -> Result<Option<Self>> {
-                let scaled = self.convolution.scale(dim, factors)?;
-                Ok(scaled.map(|convolution| Self { convolution, ..self.clone() }))
-            }
-
-            fn attach(&mut self, tap: Option<Tap>) -> bool {
-                self.convolution.tap = tap;
-                true
-            }
-
-            fn replay(&self) -> Option<Replay> {
-                Some(self.convolution.replay())
-            }
-        }
-
-        layers! { $layer }
 
         #[doc = concat!("Loads `weight`, `", $shape, "`, and `bias` from `vb`.")]
         ///
@@ -206,9 +244,7 @@ macro_rules! convolutions {
             cfg: $config,
             vb: VarBuilder<'_>,
         ) -> CandleResult<$layer> {
-            let (channels, spatial) = ([out_channels, in_channels], [kernel_size; $rank]);
-            let convolution = AnyConvolution::load(channels, &spatial, true, cfg.into(), &vb)?;
-            Ok($layer { convolution, config: cfg })
+            $layer::load([out_channels, in_channels], kernel_size, true, cfg, &vb)
         }
 
         #[doc = concat!("Loads `weight`, `", $shape, "`, from `vb`, without a bias.")]
@@ -222,9 +258,7 @@ macro_rules! convolutions {
             cfg: $config,
             vb: VarBuilder<'_>,
         ) -> CandleResult<$layer> {
-            let (channels, spatial) = ([out_channels, in_channels], [kernel_size; $rank]);
-            let convolution = AnyConvolution::load(channels, &spatial, false, cfg.into(), &vb)?;
-            Ok($layer { convolution, config: cfg })
+            $layer::load([out_channels, in_channels], kernel_size, false, cfg, &vb)
         }
     )+};
 }

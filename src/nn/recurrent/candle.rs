@@ -8,13 +8,12 @@ use candle_nn::{RNN, VarBuilder};
 use super::gru::{GRU, Gru};
 use super::kind::RecurrentKind;
 use super::lstm::{LSTM, Lstm};
-use super::stack::{Axes, Stack};
+use super::stack::{Axes, Recurrent};
 use super::state::Given;
 use super::weights::Inits;
 use crate::error::{Error, Result};
 use crate::sizes;
 use crate::tensor::mismatch;
-use crate::trace;
 
 /// A single layer in one direction, as [`candle_nn::lstm`] makes it; use it through
 /// [`candle_nn::RNN`].
@@ -41,8 +40,7 @@ pub fn lstm(
         b_ih: config.b_ih_init,
         b_hh: config.b_hh_init,
     };
-    let stack = Stack::single(Lstm, [in_dim, hidden_dim], suffix, inits, &vb)?;
-    Ok(LSTM { stack })
+    Recurrent::single(Lstm, [in_dim, hidden_dim], suffix, inits, &vb)
 }
 
 /// A single layer in one direction, as [`candle_nn::gru`] makes it; use it through
@@ -62,8 +60,7 @@ pub fn gru(
         b_ih: config.b_ih_init,
         b_hh: config.b_hh_init,
     };
-    let stack = Stack::single(Gru, [in_dim, hidden_dim], "_l0".into(), inits, &vb)?;
-    Ok(GRU { stack })
+    Recurrent::single(Gru, [in_dim, hidden_dim], "_l0".into(), inits, &vb)
 }
 
 /// candle's interface: one layer, one direction, `[batch, steps, features]`, and states of
@@ -73,7 +70,7 @@ impl RNN for LSTM {
     type State = LSTMState;
 
     fn zero_state(&self, batch_dim: usize) -> CandleResult<LSTMState> {
-        let zeros = zeros(&self.stack, "LSTM", batch_dim)?;
+        let zeros = zeros(self, batch_dim)?;
         Ok(LSTMState::new(zeros.clone(), zeros))
     }
 
@@ -82,8 +79,8 @@ impl RNN for LSTM {
     }
 
     fn seq_init(&self, input: &Tensor, state: &LSTMState) -> CandleResult<Vec<LSTMState>> {
-        trace::forward!("lstm", self.stack.name());
-        let (ys, cs) = run_each(&self.stack, "LSTM", input, &state.h, Some(&state.c))?;
+        let _span = Lstm::span(false, self.name());
+        let (ys, cs) = run_each(self, input, &state.h, Some(&state.c))?;
         let state = |step| Ok(LSTMState::new(row(&ys, step)?, cs.i(step)?));
         (0..input.dim(1)?).map(state).collect()
     }
@@ -99,7 +96,7 @@ impl RNN for GRU {
     type State = GRUState;
 
     fn zero_state(&self, batch_dim: usize) -> CandleResult<GRUState> {
-        let h = zeros(&self.stack, "GRU", batch_dim)?;
+        let h = zeros(self, batch_dim)?;
         Ok(GRUState { h })
     }
 
@@ -108,8 +105,8 @@ impl RNN for GRU {
     }
 
     fn seq_init(&self, input: &Tensor, state: &GRUState) -> CandleResult<Vec<GRUState>> {
-        trace::forward!("gru", self.stack.name());
-        let (ys, ()) = run_each(&self.stack, "GRU", input, &state.h, None)?;
+        let _span = Gru::span(false, self.name());
+        let (ys, ()) = run_each(self, input, &state.h, None)?;
         let state = |step| Ok(GRUState { h: row(&ys, step)? });
         (0..input.dim(1)?).map(state).collect()
     }
@@ -123,47 +120,45 @@ impl RNN for GRU {
 /// The output for an input `[batch, steps, features]` from states of `[batch, hidden_size]`, and c
 /// after each step.
 fn run_each<K: RecurrentKind>(
-    stack: &Stack<K>,
-    kind: &str,
+    layer: &Recurrent<K>,
     xs: &Tensor,
     h: &Tensor,
     c: Option<&Tensor>,
 ) -> CandleResult<(Tensor, K::Cell)> {
     let (h, c) = (h.unsqueeze(0)?, c.map(|c| c.unsqueeze(0)).transpose()?);
-    on_single(stack, kind, |stack| {
+    on_single(layer, |layer| {
         let [_, _, _] = *xs.dims() else {
-            let expected = format!("[batch, steps, {}]", stack.shape.input);
+            let expected = format!("[batch, steps, {}]", layer.shape.input);
             return Err(mismatch("forward", expected, xs));
         };
         let (h, c) = (Some(&h), c.as_ref());
-        let input = stack.input(Given { xs, h, c }, Axes::BatchFirst, None)?;
-        let (states, cs) = stack.run(&input, true)?;
+        let input = layer.input(Given { xs, h, c }, Axes::BatchFirst, None)?;
+        let (states, cs) = layer.run(&input, true)?;
         Ok((states.ys, cs))
     })
 }
 
-/// Calls `f` with a stack of one layer and one direction, and names the layer in an error.
+/// Calls `f` with a layer of one layer and one direction, and names the layer in an error.
 fn on_single<K: RecurrentKind, T>(
-    stack: &Stack<K>,
-    kind: &str,
-    f: impl FnOnce(&Stack<K>) -> Result<T>,
+    layer: &Recurrent<K>,
+    f: impl FnOnce(&Recurrent<K>) -> Result<T>,
 ) -> CandleResult<T> {
-    let result = if stack.directions.len() == 1 {
-        f(stack)
+    let result = if layer.directions.len() == 1 {
+        f(layer)
     } else {
         let what = "layer used through candle_nn::RNN";
         let expected = "one layer in one direction; use forward";
         Err(Error::argument(what, expected, "several"))
     };
-    Ok(result.map_err(|e| e.at(stack.name().unwrap_or(kind)))?)
+    Ok(layer.named(result)?)
 }
 
 /// A state of zeros, `[batch, hidden_size]`.
-fn zeros<K: RecurrentKind>(stack: &Stack<K>, kind: &str, batch: usize) -> CandleResult<Tensor> {
-    on_single(stack, kind, |_| Ok(()))?;
-    sizes::allocated("zero_state", &[batch, stack.shape.hidden])?;
-    let shape = (batch, stack.shape.hidden);
-    Tensor::zeros(shape, stack.dtype(), &stack.device())
+fn zeros<K: RecurrentKind>(layer: &Recurrent<K>, batch: usize) -> CandleResult<Tensor> {
+    on_single(layer, |_| Ok(()))?;
+    sizes::allocated("zero_state", &[batch, layer.shape.hidden])?;
+    let shape = (batch, layer.shape.hidden);
+    Tensor::zeros(shape, layer.dtype(), &layer.device())
 }
 
 /// The state after one step.

@@ -4,11 +4,9 @@ use std::sync::Arc;
 
 use candle_core::Tensor;
 use candle_nn::VarBuilder;
-use candle_nn::rnn::LSTMState;
 
 use super::gru::Gru;
-use super::kind::{CellState, RecurrentKind};
-use super::layer::recurrent_layer;
+use super::kind::{CellState, Gated, RecurrentKind};
 use super::lstm::Lstm;
 use super::rnn::Nonlinearity;
 use super::state::{Given, as_rows, read_state};
@@ -21,17 +19,33 @@ use crate::qconfig::QConfig;
 use crate::sizes;
 use crate::tap::{self, Tap};
 use crate::tensor::{Elements, as_f32, from_f32_vec, mismatch, without_gradient};
-use crate::trace;
 
+/// A step of a recurrent layer: [`LSTMCell`], [`GRUCell`] and [`RNNCell`].
 #[derive(Clone, Debug)]
-struct Cell<K> {
+pub struct RecurrentCell<K> {
     kind: K,
     name: Option<Arc<str>>,
     weights: Direction,
-    tap: Option<Tap>,
+    pub(super) tap: Option<Tap>,
 }
 
-impl<K: RecurrentKind> Cell<K> {
+impl<K: RecurrentKind> RecurrentCell<K> {
+    /// The state after one step from `state`, or from zeros.
+    ///
+    /// # Errors
+    /// When the input or the state has a wrong shape or dtype, or is on another device than the
+    /// weights.
+    pub fn forward(&self, xs: &Tensor, state: Option<&K::State>) -> Result<K::State> {
+        let _span = K::span(true, self.name());
+        let given = K::given(xs, state);
+        let (h, c) = self.step(given).map_err(|error| match self.name() {
+            Some(name) => error.at(name),
+            None => error.at(&K::KINDS[1].to_string()),
+        })?;
+        tap::report(self.tap.as_ref(), &given.tensors(), &h);
+        Ok(K::state(h, c))
+    }
+
     fn load(kind: K, [input, hidden]: [usize; 2], bias: bool, vb: &VarBuilder<'_>) -> Result<Self> {
         let shape = DirectionShape::new(kind.gates(), input, hidden);
         let inits = Inits::uniform(hidden, bias);
@@ -43,15 +57,15 @@ impl<K: RecurrentKind> Cell<K> {
         })
     }
 
-    fn name(&self) -> Option<&str> {
+    pub(super) fn name(&self) -> Option<&str> {
         self.name.as_deref()
     }
 
-    fn directions(&self) -> &[Direction] {
+    pub(super) fn directions(&self) -> &[Direction] {
         std::slice::from_ref(&self.weights)
     }
 
-    fn quantize(&self, qconfig: &QConfig) -> Result<Self> {
+    pub(super) fn quantized(&self, qconfig: &QConfig) -> Result<Self> {
         Ok(Self {
             weights: self.weights.quantize(qconfig)?,
             name: self.name.clone(),
@@ -78,15 +92,8 @@ impl<K: RecurrentKind> Cell<K> {
         }
     }
 
-    fn forward(&self, kind: &str, given: Given<'_>) -> Result<(Tensor, K::Cell)> {
-        let states = self.step(given);
-        let states = states.map_err(|e| e.at(self.name().unwrap_or(kind)))?;
-        tap::report(self.tap.as_ref(), &given.tensors(), &states.0);
-        Ok(states)
-    }
-
     /// The h that follows from inputs as they are reported.
-    fn replay(&self, inputs: &[&Tensor]) -> Result<Tensor> {
+    pub(super) fn output(&self, inputs: &[&Tensor]) -> Result<Tensor> {
         let given = Given::from_reported(inputs);
         let given = given.ok_or_else(|| tap::unlike("an input and a state", inputs))?;
         Ok(self.step(given)?.0)
@@ -172,68 +179,41 @@ impl<K: RecurrentKind> Cell<K> {
 /// assert_eq!(state.c.dims(), [3, 32]);
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
-#[derive(Clone, Debug)]
-pub struct LSTMCell {
-    cell: Cell<Lstm>,
-}
-
-recurrent_layer!(LSTMCell { cell: Cell<Lstm> }, Lstm, [bias: bool], bias);
-
-impl LSTMCell {
-    /// The state after one step from `state`, or from zeros.
-    ///
-    /// # Errors
-    /// When the input or the state has a wrong shape or dtype, or is on another device than the
-    /// weights.
-    pub fn forward(&self, xs: &Tensor, state: Option<&LSTMState>) -> Result<LSTMState> {
-        trace::forward!("lstm-cell", self.cell.name());
-        let (h, c) = (state.map(|s| &s.h), state.map(|s| &s.c));
-        let (h, c) = self.cell.forward("LSTMCell", Given { xs, h, c })?;
-        Ok(LSTMState { h, c })
-    }
-}
+pub type LSTMCell = RecurrentCell<Lstm>;
 
 /// A step of a [`GRU`](super::GRU): `torch.nn.GRUCell`; shapes as in [`LSTMCell`].
-#[derive(Clone, Debug)]
-pub struct GRUCell {
-    cell: Cell<Gru>,
-}
+pub type GRUCell = RecurrentCell<Gru>;
 
-recurrent_layer!(GRUCell { cell: Cell<Gru> }, Gru, [bias: bool], bias);
+/// A step of an [`RNN`](super::RNN): `torch.nn.RNNCell`; shapes as in [`LSTMCell`].
+pub type RNNCell = RecurrentCell<Nonlinearity>;
 
-impl GRUCell {
-    /// The state after one step from `h`, or from zeros.
+impl<K: Gated> RecurrentCell<K> {
+    /// Loads the cell from `vb`.
     ///
     /// # Errors
-    /// When the input or the state has a wrong shape or dtype, or is on another device than the
-    /// weights.
-    pub fn forward(&self, xs: &Tensor, h: Option<&Tensor>) -> Result<Tensor> {
-        trace::forward!("gru-cell", self.cell.name());
-        let (h, ()) = self.cell.forward("GRUCell", Given { xs, h, c: None })?;
-        Ok(h)
+    /// When a tensor is missing or has another shape.
+    pub fn new(
+        input_size: usize,
+        hidden_size: usize,
+        bias: bool,
+        vb: VarBuilder<'_>,
+    ) -> Result<Self> {
+        Self::load(K::default(), [input_size, hidden_size], bias, &vb)
     }
 }
 
-/// A step of an [`RNN`](super::RNN): `torch.nn.RNNCell`; shapes as in [`LSTMCell`].
-#[derive(Clone, Debug)]
-pub struct RNNCell {
-    cell: Cell<Nonlinearity>,
-}
-
-recurrent_layer!(
-    RNNCell { cell: Cell<Nonlinearity> }, nonlinearity,
-    [bias: bool, nonlinearity: Nonlinearity], bias
-);
-
 impl RNNCell {
-    /// The state after one step from `h`, or from zeros.
+    /// Loads the cell from `vb`.
     ///
     /// # Errors
-    /// When the input or the state has a wrong shape or dtype, or is on another device than the
-    /// weights.
-    pub fn forward(&self, xs: &Tensor, h: Option<&Tensor>) -> Result<Tensor> {
-        trace::forward!("rnn-cell", self.cell.name());
-        let (h, ()) = self.cell.forward("RNNCell", Given { xs, h, c: None })?;
-        Ok(h)
+    /// When a tensor is missing or has another shape.
+    pub fn new(
+        input_size: usize,
+        hidden_size: usize,
+        bias: bool,
+        nonlinearity: Nonlinearity,
+        vb: VarBuilder<'_>,
+    ) -> Result<Self> {
+        Self::load(nonlinearity, [input_size, hidden_size], bias, &vb)
     }
 }

@@ -3,7 +3,7 @@
 use candle_core::{D, DType, IndexOp, Result as CandleResult, Tensor};
 
 use super::kind::{CellState, RecurrentKind};
-use super::stack::{Axes, Input, Stack, States};
+use super::stack::{Axes, Input, Recurrent, States};
 use super::state::{Given, as_rows};
 use super::weights::Direction;
 use crate::error::Result;
@@ -18,7 +18,7 @@ struct Steps<C> {
     c: C,
 }
 
-impl<K: RecurrentKind> Stack<K> {
+impl<K: RecurrentKind> Recurrent<K> {
     /// All layers, as the kernels run them, in the dtype of the weights; and c after each step of
     /// the last direction, `[steps, batch, hidden]`.
     pub(super) fn by_candle(&self, input: &Input<'_>) -> Result<(States<K::Cell>, K::Cell)> {

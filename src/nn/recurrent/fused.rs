@@ -6,7 +6,7 @@ use candle_core::Tensor;
 
 use super::kind::{CellState, RecurrentKind};
 use super::schedule::Schedule;
-use super::stack::{Input, Stack, States};
+use super::stack::{Input, Recurrent, States};
 use super::state::{Given, read_state};
 use super::steps::one_by_one;
 use super::weights::Direction;
@@ -15,7 +15,7 @@ use crate::kernels::{self, Packed, Recurrence};
 use crate::sizes;
 use crate::tensor::{Elements, as_f32, from_f32_vec, without_gradient};
 
-impl<K: RecurrentKind> Stack<K> {
+impl<K: RecurrentKind> Recurrent<K> {
     /// Runs all layers in f32; and if `each` is asked for, c after each step.
     pub(super) fn by_kernels(
         &self,

@@ -3,14 +3,12 @@
 use candle_core::{D, Result as CandleResult, Tensor};
 use candle_nn::ops::sigmoid;
 
-use super::config::RecurrentConfig;
-use super::kind::RecurrentKind;
-use super::layer::{forward_h, recurrent_layer};
-use super::stack::Stack;
+use super::kind::{Gated, RecurrentKind};
+use super::stack::Recurrent;
 use super::state::Given;
-use super::weights::Direction;
-use crate::error::Result;
 use crate::kernels::Gates;
+use crate::module::LayerKind;
+use crate::trace;
 
 /// Gated recurrent units over a sequence, with all of `torch.nn.GRU`'s options.
 ///
@@ -41,19 +39,22 @@ use crate::kernels::Gates;
 /// assert_eq!((ys.dims(), h.dims()), (&[3, 7, 32][..], &[1, 3, 32][..]));
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
-#[derive(Clone, Debug)]
-pub struct GRU {
-    pub(super) stack: Stack<Gru>,
-}
+pub type GRU = Recurrent<Gru>;
 
-recurrent_layer!(GRU { stack: Stack<Gru> }, Gru, [config: RecurrentConfig], config);
-forward_h!(GRU, "gru");
+/// The kind of a [`GRU`].
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Gru;
 
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Gru;
+impl Gated for Gru {}
 
 impl RecurrentKind for Gru {
     type Cell = ();
+    type State = Tensor;
+    const KINDS: [LayerKind; 2] = [LayerKind::GRU, LayerKind::GRUCell];
+
+    fn span(is_cell: bool, name: Option<&str>) -> trace::Span {
+        if is_cell { trace::span!("gru-cell", name) } else { trace::span!("gru", name) }
+    }
 
     fn gates(self) -> Gates {
         Gates::Gru
@@ -65,5 +66,12 @@ impl RecurrentKind for Gru {
         let z = sigmoid(&(&ih[1] + &hh[1])?)?;
         let n = (&ih[2] + (r * &hh[2])?)?.tanh()?;
         Ok((((z * (h - &n)?)? + n)?, ()))
+    }
+    fn state(h: Tensor, (): ()) -> Tensor {
+        h
+    }
+
+    fn given<'a>(xs: &'a Tensor, h: Option<&'a Tensor>) -> Given<'a> {
+        Given { xs, h, c: None }
     }
 }

@@ -4,13 +4,23 @@ use std::fmt;
 
 use candle_core::{Result as CandleResult, Tensor};
 
+use super::state::Given;
 use crate::error::Result;
 use crate::kernels::Gates;
+use crate::module::LayerKind;
+use crate::trace::Span;
 
 /// A kind of recurrent layer.
-pub(super) trait RecurrentKind: Copy + fmt::Debug {
+pub trait RecurrentKind: Copy + fmt::Debug + Send + Sync {
     /// The state besides h.
     type Cell: CellState;
+    /// The state of a call: candle's for an LSTM, else the tensor h.
+    type State;
+    /// The layer and its cell.
+    const KINDS: [LayerKind; 2];
+
+    /// The span of a forward call of the layer, or of its cell.
+    fn span(is_cell: bool, name: Option<&str>) -> Span;
 
     fn gates(self) -> Gates;
 
@@ -22,10 +32,18 @@ pub(super) trait RecurrentKind: Copy + fmt::Debug {
         h: &Tensor,
         c: &Self::Cell,
     ) -> CandleResult<(Tensor, Self::Cell)>;
+
+    fn state(h: Tensor, c: Self::Cell) -> Self::State;
+
+    /// The tensors of an input and of a state.
+    fn given<'a>(xs: &'a Tensor, state: Option<&'a Self::State>) -> Given<'a>;
 }
 
+/// A kind without options.
+pub trait Gated: RecurrentKind + Default {}
+
 /// The state besides h: the tensor c for an LSTM, `()` for other layers.
-pub(super) trait CellState: Sized {
+pub trait CellState: Sized {
     /// Whether the state is a tensor.
     const EXISTS: bool;
 

@@ -1,115 +1,63 @@
-//! The common part of all recurrent layers.
+//! The common part of layers and cells.
 
-/// The constructor and the implementations that all layers around a [`Stack`](super::stack::Stack)
-/// or a cell share.
-///
-/// The constructor has the parameters in brackets; `$layer_kind` may be one of them, and the
-/// weights are loaded with the parameter that is named last.
+use std::sync::Arc;
+
+use candle_core::Tensor;
+
+use super::cell::RecurrentCell;
+use super::kind::RecurrentKind;
+use super::stack::Recurrent;
+use super::weights::Direction;
+use crate::error::Result;
+use crate::module::trees::layers;
+use crate::module::{Layer, LayerKind, WeightInfo};
+use crate::nn::projection::Projection;
+use crate::qconfig::QConfig;
+use crate::tap::{Replay, Tap};
+use crate::weight::StoredWeight;
+
 macro_rules! recurrent_layer {
-    (
-        $layer:ident { $inner:ident: $Inner:ty }, $layer_kind:expr,
-        [$($param:ident: $Param:ty),+], $options:ident
-    ) => {
-        impl $layer {
-            /// Loads the layer from `vb`.
-            ///
-            /// # Errors
-            /// When a tensor is missing or has another shape, or the options make no sense.
-            pub fn new(
-                input_size: usize,
-                hidden_size: usize,
-                $($param: $Param,)+
-                vb: candle_nn::VarBuilder<'_>,
-            ) -> $crate::error::Result<Self> {
-                let $inner = <$Inner>::load($layer_kind, [input_size, hidden_size], $options, &vb)?;
-                Ok(Self { $inner })
-            }
-        }
-
-        impl $crate::module::Layer for $layer {
-            fn kind(&self) -> $crate::module::LayerKind {
-                $crate::module::LayerKind::$layer
+    ($layer:ty, $is_cell:literal) => {
+        impl<K: RecurrentKind + 'static> Layer for $layer {
+            fn kind(&self) -> LayerKind {
+                let [layer, cell] = K::KINDS;
+                if $is_cell { cell } else { layer }
             }
 
             fn checkpoint_name(&self) -> Option<&str> {
-                self.$inner.name()
+                self.name()
             }
 
-            fn weight_infos(&self) -> Vec<$crate::module::WeightInfo> {
-                self.$inner.directions().iter().flat_map(Direction::weight_infos).collect()
+            fn weight_infos(&self) -> Vec<WeightInfo> {
+                self.directions().iter().flat_map(Direction::weight_infos).collect()
             }
 
-            fn quantize(&self, qconfig: &$crate::qconfig::QConfig) -> $crate::error::Result<Self> {
-                Ok(Self {
-                    $inner: self.$inner.quantize(qconfig)?,
-                })
+            fn quantize(&self, qconfig: &QConfig) -> Result<Self> {
+                self.quantized(qconfig)
             }
 
-            fn stored(&self) -> $crate::error::Result<Vec<$crate::weight::StoredWeight>> {
-                Ok(self.$inner.directions().iter().flat_map(Direction::stored).collect())
+            fn stored(&self) -> Result<Vec<StoredWeight>> {
+                Ok(self.directions().iter().flat_map(Direction::stored).collect())
             }
 
-            fn weights(&self) -> $crate::error::Result<Vec<candle_core::Tensor>> {
-                let all = self.$inner.directions().iter().flat_map(Direction::projections);
-                all.map($crate::nn::projection::Projection::value).collect()
+            fn weights(&self) -> Result<Vec<Tensor>> {
+                let all = self.directions().iter().flat_map(Direction::projections);
+                all.map(Projection::value).collect()
             }
 
-            fn attach(&mut self, tap: Option<$crate::tap::Tap>) -> bool {
-                self.$inner.tap = tap;
+            fn attach(&mut self, tap: Option<Tap>) -> bool {
+                self.tap = tap;
                 true
             }
 
-            fn replay(&self) -> Option<$crate::tap::Replay> {
-                let layer = self.$inner.clone();
-                Some(std::sync::Arc::new(move |inputs| layer.replay(inputs)))
-            }
-        }
-
-        $crate::module::trees::layers! { $layer }
-    };
-}
-pub(super) use recurrent_layer;
-
-/// `forward` and `forward_lengths` of a layer whose state is h alone, where `Tensor`, `Result` and
-/// [`Given`](super::state::Given) are in scope.
-macro_rules! forward_h {
-    ($layer:ident, $span:literal) => {
-        impl $layer {
-            /// Output and last state; the state before the first step is `h`, or zeros.
-            ///
-            /// # Errors
-            /// When the input or the state has a wrong shape or dtype, or is on another device than
-            /// the weights.
-            pub fn forward(&self, xs: &Tensor, h: Option<&Tensor>) -> Result<(Tensor, Tensor)> {
-                self.run(xs, None, h)
-            }
-
-            /// [`forward`](Self::forward) over sequences of different lengths: the rest of each is
-            /// padding, which influences nothing and is zero in the output.
-            ///
-            /// # Errors
-            /// Also when there is not one length a sequence, or one is longer than the input.
-            pub fn forward_lengths(
-                &self,
-                xs: &Tensor,
-                lengths: &[usize],
-                h: Option<&Tensor>,
-            ) -> Result<(Tensor, Tensor)> {
-                self.run(xs, Some(lengths), h)
-            }
-
-            fn run(
-                &self,
-                xs: &Tensor,
-                lengths: Option<&[usize]>,
-                h: Option<&Tensor>,
-            ) -> Result<(Tensor, Tensor)> {
-                $crate::trace::forward!($span, self.stack.name());
-                let given = Given { xs, h, c: None };
-                let states = self.stack.forward(stringify!($layer), given, lengths)?;
-                Ok((states.ys, states.h))
+            fn replay(&self) -> Option<Replay> {
+                let layer = self.clone();
+                Some(Arc::new(move |inputs| layer.output(inputs)))
             }
         }
     };
 }
-pub(super) use forward_h;
+
+recurrent_layer!(Recurrent<K>, false);
+recurrent_layer!(RecurrentCell<K>, true);
+layers! { [K: RecurrentKind + 'static] Recurrent<K>, [K: RecurrentKind + 'static] RecurrentCell<K> }

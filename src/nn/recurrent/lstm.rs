@@ -4,14 +4,11 @@ use candle_core::{D, Result as CandleResult, Tensor};
 use candle_nn::ops::sigmoid;
 use candle_nn::rnn::LSTMState;
 
-use super::config::RecurrentConfig;
-use super::kind::RecurrentKind;
-use super::layer::recurrent_layer;
-use super::stack::Stack;
+use super::kind::{Gated, RecurrentKind};
+use super::stack::Recurrent;
 use super::state::Given;
-use super::weights::Direction;
-use crate::error::Result;
 use crate::kernels::Gates;
+use crate::module::LayerKind;
 use crate::trace;
 
 /// Long short-term memory over a sequence, with all of `torch.nn.LSTM`'s options.
@@ -60,55 +57,22 @@ use crate::trace;
 /// assert_eq!((ys.dims(), state.h.dims()), (&[7, 3, 64][..], &[4, 3, 32][..]));
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
-#[derive(Clone, Debug)]
-pub struct LSTM {
-    pub(super) stack: Stack<Lstm>,
-}
+pub type LSTM = Recurrent<Lstm>;
 
-recurrent_layer!(LSTM { stack: Stack<Lstm> }, Lstm, [config: RecurrentConfig], config);
+/// The kind of an [`LSTM`].
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Lstm;
 
-impl LSTM {
-    /// Output and last state; the state before the first step is `state`, or zeros.
-    ///
-    /// # Errors
-    /// When the input or the state has a wrong shape or dtype, or is on another device than the
-    /// weights.
-    pub fn forward(&self, xs: &Tensor, state: Option<&LSTMState>) -> Result<(Tensor, LSTMState)> {
-        self.run(xs, None, state)
-    }
-
-    /// [`forward`](Self::forward) over sequences of different lengths: the rest of each is
-    /// padding, which influences nothing and is zero in the output.
-    ///
-    /// # Errors
-    /// Also when there is not one length a sequence, or one is longer than the input.
-    pub fn forward_lengths(
-        &self,
-        xs: &Tensor,
-        lengths: &[usize],
-        state: Option<&LSTMState>,
-    ) -> Result<(Tensor, LSTMState)> {
-        self.run(xs, Some(lengths), state)
-    }
-
-    fn run(
-        &self,
-        xs: &Tensor,
-        lengths: Option<&[usize]>,
-        state: Option<&LSTMState>,
-    ) -> Result<(Tensor, LSTMState)> {
-        trace::forward!("lstm", self.stack.name());
-        let (h, c) = (state.map(|s| &s.h), state.map(|s| &s.c));
-        let states = self.stack.forward("LSTM", Given { xs, h, c }, lengths)?;
-        Ok((states.ys, LSTMState::new(states.h, states.c)))
-    }
-}
-
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Lstm;
+impl Gated for Lstm {}
 
 impl RecurrentKind for Lstm {
     type Cell = Tensor;
+    type State = LSTMState;
+    const KINDS: [LayerKind; 2] = [LayerKind::LSTM, LayerKind::LSTMCell];
+
+    fn span(is_cell: bool, name: Option<&str>) -> trace::Span {
+        if is_cell { trace::span!("lstm-cell", name) } else { trace::span!("lstm", name) }
+    }
 
     fn gates(self) -> Gates {
         Gates::Lstm
@@ -125,5 +89,12 @@ impl RecurrentKind for Lstm {
         let (g, o) = (sums[2].tanh()?, sigmoid(&sums[3])?);
         let c = ((f * c)? + (i * g)?)?;
         Ok(((o * c.tanh()?)?, c))
+    }
+    fn state(h: Tensor, c: Tensor) -> LSTMState {
+        LSTMState { h, c }
+    }
+
+    fn given<'a>(xs: &'a Tensor, state: Option<&'a LSTMState>) -> Given<'a> {
+        Given { xs, h: state.map(|state| &state.h), c: state.map(|state| &state.c) }
     }
 }

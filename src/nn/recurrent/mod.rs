@@ -19,8 +19,9 @@ mod weights;
 
 pub use candle::{gru, lstm};
 pub use candle_nn::rnn::{GRUConfig, GRUState, LSTMConfig, LSTMState};
-pub use cell::{GRUCell, LSTMCell, RNNCell};
+pub use cell::{GRUCell, LSTMCell, RNNCell, RecurrentCell};
 pub use config::RecurrentConfig;
 pub use gru::GRU;
 pub use lstm::LSTM;
 pub use rnn::{Nonlinearity, RNN};
+pub use stack::Recurrent;

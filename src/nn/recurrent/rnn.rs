@@ -1,16 +1,17 @@
 //! The plain recurrent layer.
 
 use candle_core::{Result as CandleResult, Tensor};
+use candle_nn::VarBuilder;
 
 use super::config::RecurrentConfig;
 use super::kind::RecurrentKind;
-use super::layer::{forward_h, recurrent_layer};
-use super::stack::Stack;
+use super::stack::Recurrent;
 use super::state::Given;
-use super::weights::Direction;
 use crate::error::Result;
 use crate::kernels::Gates;
+use crate::module::LayerKind;
 use crate::module::leaves::leaves;
+use crate::trace;
 
 /// The function that a plain recurrent layer applies to its gate.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -45,19 +46,32 @@ leaves! { Nonlinearity }
 /// assert_eq!((ys.dims(), h.dims()), (&[7, 32][..], &[1, 32][..]));
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
-#[derive(Clone, Debug)]
-pub struct RNN {
-    stack: Stack<Nonlinearity>,
-}
+pub type RNN = Recurrent<Nonlinearity>;
 
-recurrent_layer!(
-    RNN { stack: Stack<Nonlinearity> }, nonlinearity,
-    [nonlinearity: Nonlinearity, config: RecurrentConfig], config
-);
-forward_h!(RNN, "rnn");
+impl RNN {
+    /// Loads the layer from `vb`.
+    ///
+    /// # Errors
+    /// When a tensor is missing or has another shape, or the options make no sense.
+    pub fn new(
+        input_size: usize,
+        hidden_size: usize,
+        nonlinearity: Nonlinearity,
+        config: RecurrentConfig,
+        vb: VarBuilder<'_>,
+    ) -> Result<Self> {
+        Self::load(nonlinearity, [input_size, hidden_size], config, &vb)
+    }
+}
 
 impl RecurrentKind for Nonlinearity {
     type Cell = ();
+    type State = Tensor;
+    const KINDS: [LayerKind; 2] = [LayerKind::RNN, LayerKind::RNNCell];
+
+    fn span(is_cell: bool, name: Option<&str>) -> trace::Span {
+        if is_cell { trace::span!("rnn-cell", name) } else { trace::span!("rnn", name) }
+    }
 
     fn gates(self) -> Gates {
         match self {
@@ -73,5 +87,12 @@ impl RecurrentKind for Nonlinearity {
             Self::Relu => sums.relu(),
         };
         Ok((h?, ()))
+    }
+    fn state(h: Tensor, (): ()) -> Tensor {
+        h
+    }
+
+    fn given<'a>(xs: &'a Tensor, h: Option<&'a Tensor>) -> Given<'a> {
+        Given { xs, h, c: None }
     }
 }

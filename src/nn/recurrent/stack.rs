@@ -6,7 +6,7 @@ use candle_core::{DType, Device, Result as CandleResult, Tensor};
 use candle_nn::VarBuilder;
 
 use super::config::RecurrentConfig;
-use super::kind::{CellState, RecurrentKind};
+use super::kind::{CellState, Gated, RecurrentKind};
 pub(super) use super::schedule::Axes;
 use super::schedule::Schedule;
 use super::state::Given;
@@ -18,17 +18,18 @@ use crate::sizes;
 use crate::tap::{self, Tap};
 use crate::tensor::mismatch;
 
-/// The weights of all layers and directions.
+/// Recurrent layers over a sequence: [`LSTM`](super::LSTM), [`GRU`](super::GRU) and
+/// [`RNN`](super::RNN).
 #[derive(Clone, Debug)]
-pub(super) struct Stack<K> {
-    pub kind: K,
+pub struct Recurrent<K> {
+    pub(super) kind: K,
     /// The sizes of the first layer.
-    pub shape: DirectionShape,
-    pub config: RecurrentConfig,
+    pub(super) shape: DirectionShape,
+    pub(super) config: RecurrentConfig,
     name: Option<Arc<str>>,
     /// Layer 0 forward, layer 0 reverse if there is one, layer 1 forward, ..
-    pub directions: Vec<Direction>,
-    pub tap: Option<Tap>,
+    pub(super) directions: Vec<Direction>,
+    pub(super) tap: Option<Tap>,
 }
 
 /// The input of a forward call, checked.
@@ -51,9 +52,67 @@ pub(super) struct States<C> {
     pub c: C,
 }
 
-impl<K: RecurrentKind> Stack<K> {
+impl<K: Gated> Recurrent<K> {
+    /// Loads the layer from `vb`.
+    ///
+    /// # Errors
+    /// When a tensor is missing or has another shape, or the options make no sense.
+    pub fn new(
+        input_size: usize,
+        hidden_size: usize,
+        config: RecurrentConfig,
+        vb: VarBuilder<'_>,
+    ) -> Result<Self> {
+        Self::load(K::default(), [input_size, hidden_size], config, &vb)
+    }
+}
+
+impl<K: RecurrentKind> Recurrent<K> {
+    /// The output and the last state; the state before the first step is `state`, or zeros.
+    ///
+    /// # Errors
+    /// When the input or the state has a wrong shape or dtype, or is on another device than the
+    /// weights.
+    pub fn forward(&self, xs: &Tensor, state: Option<&K::State>) -> Result<(Tensor, K::State)> {
+        self.run_sequences(xs, None, state)
+    }
+
+    /// [`forward`](Self::forward) over sequences of different lengths: the rest of each is
+    /// padding, which influences nothing and is zero in the output.
+    ///
+    /// # Errors
+    /// Also when there is not one length a sequence, or one is longer than the input.
+    pub fn forward_lengths(
+        &self,
+        xs: &Tensor,
+        lengths: &[usize],
+        state: Option<&K::State>,
+    ) -> Result<(Tensor, K::State)> {
+        self.run_sequences(xs, Some(lengths), state)
+    }
+
+    fn run_sequences(
+        &self,
+        xs: &Tensor,
+        lengths: Option<&[usize]>,
+        state: Option<&K::State>,
+    ) -> Result<(Tensor, K::State)> {
+        let _span = K::span(false, self.name());
+        let input = self.input(K::given(xs, state), self.axes(), lengths);
+        let (states, _) = self.named(input.and_then(|input| self.run(&input, false)))?;
+        Ok((states.ys, K::state(states.h, states.c)))
+    }
+
+    /// A result whose error names the layer.
+    pub(super) fn named<T>(&self, result: Result<T>) -> Result<T> {
+        result.map_err(|error| match self.name() {
+            Some(name) => error.at(name),
+            None => error.at(&K::KINDS[0].to_string()),
+        })
+    }
+
     /// Loads the weights under PyTorch's names.
-    pub fn load(
+    pub(super) fn load(
         kind: K,
         [input, hidden]: [usize; 2],
         config: RecurrentConfig,
@@ -98,7 +157,7 @@ impl<K: RecurrentKind> Stack<K> {
     }
 
     /// A single direction of a single layer, as candle's own layers are, loaded from `vb`.
-    pub fn single(
+    pub(super) fn single(
         kind: K,
         [input, hidden]: [usize; 2],
         suffix: String,
@@ -119,39 +178,39 @@ impl<K: RecurrentKind> Stack<K> {
         })
     }
 
-    pub fn name(&self) -> Option<&str> {
+    pub(super) fn name(&self) -> Option<&str> {
         self.name.as_deref()
     }
 
     /// Dtype of the weights, dequantized ones being f32.
-    pub fn dtype(&self) -> DType {
+    pub(super) fn dtype(&self) -> DType {
         self.directions.first().map_or(DType::F32, |d| d.ih.dtype())
     }
 
     /// The device of the weights.
-    pub fn device(&self) -> Device {
+    pub(super) fn device(&self) -> Device {
         let first = self.directions.first().map(|direction| &direction.ih);
         let float = first.filter(|ih| ih.qweight().is_none());
         float.map_or(Device::Cpu, |ih| ih.weight().device().clone())
     }
 
-    pub fn axes(&self) -> Axes {
+    pub(super) fn axes(&self) -> Axes {
         if self.config.batch_first { Axes::BatchFirst } else { Axes::StepsFirst }
     }
 
-    pub fn direction_count(&self) -> usize {
+    pub(super) fn direction_count(&self) -> usize {
         if self.config.bidirectional { 2 } else { 1 }
     }
 
-    pub fn output_size(&self) -> usize {
+    pub(super) fn output_size(&self) -> usize {
         self.direction_count() * self.shape.state()
     }
 
-    pub fn directions(&self) -> &[Direction] {
+    pub(super) fn directions(&self) -> &[Direction] {
         &self.directions
     }
 
-    pub fn quantize(&self, qconfig: &QConfig) -> Result<Self> {
+    pub(super) fn quantized(&self, qconfig: &QConfig) -> Result<Self> {
         let directions = self.directions.iter();
         let directions = directions.map(|direction| direction.quantize(qconfig));
         Ok(Self {
@@ -164,7 +223,7 @@ impl<K: RecurrentKind> Stack<K> {
 
     /// Checks `xs`, `[steps, batch, input]` or as `axes` says, or `[steps, input]` for one sequence
     /// without a batch.
-    pub fn input<'a>(
+    pub(super) fn input<'a>(
         &self,
         given: Given<'a>,
         axes: Axes,
@@ -198,22 +257,9 @@ impl<K: RecurrentKind> Stack<K> {
         Ok(Input { given, axes, lengths, schedule: Schedule::new(steps, batch, lengths)?, steps })
     }
 
-    /// Runs all layers over all steps, and names the layer in an error.
-    pub fn forward(
-        &self,
-        kind: &str,
-        given: Given<'_>,
-        lengths: Option<&[usize]>,
-    ) -> Result<States<K::Cell>> {
-        let input = self.input(given, self.axes(), lengths);
-        let states = input.and_then(|input| self.run(&input, false));
-        let (states, _) = states.map_err(|e| e.at(self.name().unwrap_or(kind)))?;
-        Ok(states)
-    }
-
     /// Runs all layers over the input; and if `each` is asked for, which is for one layer in one
     /// direction, c after each step, `[steps, batch, hidden]`.
-    pub fn run(&self, input: &Input<'_>, each: bool) -> Result<(States<K::Cell>, K::Cell)> {
+    pub(super) fn run(&self, input: &Input<'_>, each: bool) -> Result<(States<K::Cell>, K::Cell)> {
         if each {
             // Each step has a separate state.
             sizes::computed("forward", &[input.steps], input.given.xs.elem_count())?;
@@ -251,7 +297,7 @@ impl<K: RecurrentKind> Stack<K> {
     }
 
     /// The output for inputs as they are reported.
-    pub fn replay(&self, inputs: &[&Tensor]) -> Result<Tensor> {
+    pub(super) fn output(&self, inputs: &[&Tensor]) -> Result<Tensor> {
         let (lengths, inputs) = match inputs.split_last() {
             Some((last, rest)) if last.dtype() == DType::U32 => {
                 let lengths = last.to_vec1::<u32>()?.into_iter();
@@ -267,7 +313,7 @@ impl<K: RecurrentKind> Stack<K> {
     }
 
     /// The shape of a state of all layers and directions.
-    pub fn state_shape(&self, input: &Input<'_>, size: usize) -> Vec<usize> {
+    pub(super) fn state_shape(&self, input: &Input<'_>, size: usize) -> Vec<usize> {
         match input.given.xs.rank() {
             3 => vec![self.directions.len(), input.schedule.batch, size],
             _ => vec![self.directions.len(), size],
