@@ -46,6 +46,6 @@ test_bits() {
 
 # The tests of the library but those that build or fetch.
 test_library() {
-    local tests=(isa pytorch onnxruntime linear recurrent recurrent_api embedding ops observers spec walk derive)
+    local tests=(isa pytorch onnxruntime linear recurrent embedding ops observers spec walk derive)
     cargo test "${options[@]}" "${packages[@]}" "${tests[@]/#/--test=}"
 }

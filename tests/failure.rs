@@ -1,16 +1,17 @@
 //! Custom layers that fail: an error or a panic at any call reaches the caller, and the model is
 //! unchanged, bit for bit.
 
+mod common;
+
+use std::any::Any;
 use std::cell::Cell;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 
-use candle_core::{Device, Storage, Tensor};
-use candle_dynquant::{
-    Error, ErrorKind, Layer, LayerKind, LentWeight, QConfig, QConfigSpec, Quantizable, Result,
-    WeightInfo, nn, quantize_dynamic,
-};
+use candle_core::Storage;
+use candle_dynquant::{Error, LentWeight, Result, WeightInfo};
 use candle_dynquant::{Walk, WalkMut};
+use common::*;
 
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Failure {
@@ -59,6 +60,15 @@ enum Inner {
     Table(nn::Embedding),
 }
 
+impl Inner {
+    fn layer(&self) -> &dyn Layer {
+        match self {
+            Self::Linear(inner) => inner,
+            Self::Table(inner) => inner,
+        }
+    }
+}
+
 impl Clone for Trap {
     fn clone(&self) -> Self {
         infallible();
@@ -69,10 +79,7 @@ impl Clone for Trap {
 impl Layer for Trap {
     fn kind(&self) -> LayerKind {
         infallible();
-        match &self.inner {
-            Inner::Linear(inner) => inner.kind(),
-            Inner::Table(inner) => inner.kind(),
-        }
+        self.inner.layer().kind()
     }
 
     fn checkpoint_name(&self) -> Option<&str> {
@@ -82,10 +89,7 @@ impl Layer for Trap {
 
     fn weight_infos(&self) -> Vec<WeightInfo> {
         infallible();
-        match &self.inner {
-            Inner::Linear(inner) => inner.weight_infos(),
-            Inner::Table(inner) => inner.weight_infos(),
-        }
+        self.inner.layer().weight_infos()
     }
 
     fn quantize(&self, qconfig: &QConfig) -> Result<Self> {
@@ -94,16 +98,12 @@ impl Layer for Trap {
             Inner::Linear(inner) => Inner::Linear(inner.quantize(qconfig)?),
             Inner::Table(inner) => Inner::Table(inner.quantize(qconfig)?),
         };
-        let number = self.number;
-        Ok(Self { number, inner })
+        Ok(Self { number: self.number, inner })
     }
 
     fn lend(&self, name: &str) -> Option<LentWeight> {
         infallible();
-        match &self.inner {
-            Inner::Linear(inner) => inner.lend(name),
-            Inner::Table(inner) => inner.lend(name),
-        }
+        self.inner.layer().lend(name)
     }
 
     fn quantize_sharing(&self, qconfig: &QConfig, lent: &LentWeight) -> Option<Self> {
@@ -112,8 +112,7 @@ impl Layer for Trap {
             Inner::Linear(inner) => Inner::Linear(inner.quantize_sharing(qconfig, lent)?),
             Inner::Table(inner) => Inner::Table(inner.quantize_sharing(qconfig, lent)?),
         };
-        let number = self.number;
-        Some(Self { number, inner })
+        Some(Self { number: self.number, inner })
     }
 }
 
@@ -157,7 +156,7 @@ struct Model {
 
 fn linear(number: usize) -> Trap {
     let values: Vec<f32> = (0..12).map(|i| (i * number + i) as f32 - 6.).collect();
-    let weight = Tensor::from_vec(values, (4, 3), &Device::Cpu).expect("a weight");
+    let weight = Tensor::from_vec(values, (4, 3), CPU).expect("a weight");
     let inner = Inner::Linear(nn::Linear::new(weight, None));
     Trap { number, inner }
 }
@@ -180,7 +179,7 @@ fn model() -> Model {
 }
 
 fn spec() -> QConfigSpec {
-    QConfigSpec::int8().min_params(0).embeddings().exclude(["float"])
+    all_int8().embeddings().exclude(["float"])
 }
 
 /// Every weight by the address of its memory and its bits, and every pointer.
@@ -198,10 +197,11 @@ fn state(model: &Model) -> (Vec<(usize, Vec<u32>)>, [*const (); 4]) {
         &model.float,
     ];
     let weights = traps.map(|trap| {
-        let (quantized, weight) = match &trap.inner {
-            Inner::Linear(inner) => (inner.weight_infos()[0].quantized, inner.weight()),
-            Inner::Table(inner) => (inner.weight_infos()[0].quantized, inner.embeddings()),
+        let weight = match &trap.inner {
+            Inner::Linear(inner) => inner.weight(),
+            Inner::Table(inner) => inner.embeddings(),
         };
+        let quantized = trap.inner.layer().weight_infos()[0].quantized;
         assert!(!quantized, "layer {} was quantized", trap.number);
         let (storage, _) = weight.storage_and_layout();
         let Storage::Cpu(storage) = &*storage else { unreachable!() };
@@ -218,6 +218,11 @@ fn state(model: &Model) -> (Vec<(usize, Vec<u32>)>, [*const (); 4]) {
     (weights.into(), pointers)
 }
 
+fn message(panic: &(dyn Any + Send)) -> Option<&str> {
+    let formatted = panic.downcast_ref::<String>().map(String::as_str);
+    formatted.or(panic.downcast_ref::<&str>().copied())
+}
+
 /// Quantizes with these failures; returns whether one passed through.
 fn fails(case: &str, model: &mut Model) -> bool {
     CALLS.set(0);
@@ -225,23 +230,24 @@ fn fails(case: &str, model: &mut Model) -> bool {
     match result {
         Ok(Ok(_)) => return false,
         Ok(Err(error)) => assert!(error.to_string().contains(MESSAGE), "{case}: {error}"),
-        Err(panic) => {
-            let message = panic.downcast_ref::<String>().map(String::as_str);
-            let message = message.or(panic.downcast_ref::<&str>().copied());
-            assert_eq!(message, Some(MESSAGE), "{case}");
-        }
+        Err(panic) => assert_eq!(message(&*panic), Some(MESSAGE), "{case}"),
     }
     true
+}
+
+/// The number of calls of a model that is quantized.
+fn all_calls() -> usize {
+    assert!(!fails("none", &mut model()));
+    let calls = CALLS.get();
+    assert!(calls > 100, "{calls} calls");
+    calls
 }
 
 /// Runs `f`, whose calls all panic, without printing the messages.
 fn in_silence(f: impl FnOnce()) {
     let hook = std::panic::take_hook();
     std::panic::set_hook(Box::new(move |info| {
-        let payload = info.payload();
-        let is_expected = payload.downcast_ref::<String>().is_some_and(|m| m == MESSAGE)
-            || payload.downcast_ref::<&str>().is_some_and(|m| *m == MESSAGE);
-        if !is_expected {
+        if message(info.payload()) != Some(MESSAGE) {
             hook(info);
         }
     }));
@@ -251,10 +257,7 @@ fn in_silence(f: impl FnOnce()) {
 #[test]
 fn whichever_call_fails_the_model_is_as_it_was() {
     in_silence(|| {
-        let mut expected = model();
-        assert!(!fails("none", &mut expected));
-        let calls = CALLS.get();
-        assert!(calls > 100, "{calls} calls");
+        let calls = all_calls();
         for failure in [Failure::Error, Failure::Panic] {
             let mut passed = 0;
             for at in 1..=calls {
@@ -267,12 +270,10 @@ fn whichever_call_fails_the_model_is_as_it_was() {
                 if failed {
                     assert_eq!(state(&model), before, "{case}");
                     passed += 1;
+                    // A failed call can be repeated.
+                    assert!(!fails(&case, &mut model), "{case}: again");
                 } else {
                     assert_eq!(failure, Failure::Error, "{case}: a panic was lost");
-                }
-                // A failed call can be repeated.
-                if failed {
-                    assert!(!fails(&case, &mut model), "{case}: again");
                 }
             }
             assert!(passed > 30, "{failure:?}: {passed} of {calls}");
@@ -284,9 +285,7 @@ fn whichever_call_fails_the_model_is_as_it_was() {
 #[test]
 fn a_layer_that_fails_again_and_again() {
     in_silence(|| {
-        let mut expected = model();
-        assert!(!fails("none", &mut expected));
-        let calls = CALLS.get();
+        let calls = all_calls();
         for (number, after) in (1..=8).flat_map(|n| (0..calls).map(move |at| (n, at))) {
             let case = format!("layer {number} after call {after}");
             let mut model = model();

@@ -1,18 +1,18 @@
 //! Texts of the decoder: the same with guesses and without, in chats and from the start.
 
+mod common;
+
 use std::collections::HashMap;
 use std::fs;
-use std::path::Path;
 
 use anyhow::{Context, Result};
-use candle_core::Device;
 use candle_dynquant::ops::Precision;
-use candle_dynquant::{LayerKind, QConfigSpec, quantize_dynamic};
 use candle_dynquant_decoder::sampling::Sampling;
 use candle_dynquant_decoder::{
     Chat, Decoder, Decoding, DraftModel, FinishReason, Folder, GenerationConfig, Generator, Message,
 };
 use candle_dynquant_support::{DECODERS as FAMILIES, repository};
+use common::*;
 use serde_json::{Value, json};
 
 /// Messages of words, each after the word of its author.
@@ -31,14 +31,12 @@ fn folder(name: &str) -> Result<(tempfile::TempDir, Folder)> {
     }
     fs::write(dir.path().join("config.json"), config.to_string())?;
     let file = from.join(format!("{name}.safetensors"));
-    let mut tensors: HashMap<_, _> = candle_core::safetensors::load(file, &Device::Cpu)?;
+    let mut tensors: HashMap<_, _> = candle_core::safetensors::load(file, CPU)?;
     tensors.retain(|name, _| !["ids", "logits"].contains(&name.as_str()));
     candle_core::safetensors::save(&tensors, dir.path().join("model.safetensors"))?;
-    let words = (0..config["vocab_size"].as_u64().unwrap_or_default()).map(|id| match id {
-        0 => ("system".to_owned(), json!(id)),
-        1 => ("user".to_owned(), json!(id)),
-        2 => ("assistant".to_owned(), json!(id)),
-        _ => (format!("w{id}"), json!(id)),
+    let words = (0..config["vocab_size"].as_u64().unwrap_or_default()).map(|id| {
+        let author = ["system", "user", "assistant"].get(id as usize);
+        (author.map_or(format!("w{id}"), ToString::to_string), json!(id))
     });
     let vocab: serde_json::Map<_, _> = words.collect();
     let tokenizer = json!({
@@ -63,6 +61,11 @@ fn quantized(folder: &Folder, preset: &str, attention: Precision) -> Result<Deco
     };
     quantize_dynamic(&mut decoder, &spec.kind(LayerKind::Attention, attention))?;
     Ok(decoder)
+}
+
+/// Generation with log probabilities.
+fn logged(max_tokens: usize, sampling: Sampling, drafts: usize) -> GenerationConfig {
+    GenerationConfig { max_tokens, sampling, seed: 5, log_probs: Some(2), drafts }
 }
 
 /// Tokens with the bits of their log probabilities.
@@ -102,13 +105,7 @@ fn a_text_is_the_same_with_guesses_and_without() -> Result<()> {
             let prompt: Vec<u32> = [7, 8, 9, 10, 11].repeat(4);
             for (index, sampling) in [Sampling::default(), drawn, penalized].into_iter().enumerate()
             {
-                let config = |drafts| GenerationConfig {
-                    max_tokens: 150,
-                    sampling,
-                    seed: 5,
-                    log_probs: Some(2),
-                    drafts,
-                };
+                let config = |drafts| logged(150, sampling, drafts);
                 let (expected, finish, guessed) = text(&generator, &prompt, &config(0))?;
                 assert_eq!(guessed, [0; 2]);
                 for drafts in [1, 3, 8, usize::MAX] {
@@ -143,13 +140,7 @@ fn a_text_is_the_same_with_a_model_that_guesses() -> Result<()> {
         let other = DraftModel::new(quantized(&other)?, &other, &folder)?;
         for (sampling, max_tokens) in [(Sampling::default(), 90), (drawn, 90), (drawn, 2)] {
             let prompt: Vec<u32> = (5..30).collect();
-            let config = |drafts| GenerationConfig {
-                max_tokens,
-                sampling,
-                seed: 3,
-                log_probs: Some(2),
-                drafts,
-            };
+            let config = |drafts| logged(max_tokens, sampling, drafts);
             // The second time a token of the first text ends the text.
             for _ in 0..2 {
                 let plain = Generator::new(&decoder, &folder)?;
@@ -168,10 +159,10 @@ fn a_text_is_the_same_with_a_model_that_guesses() -> Result<()> {
                     let [mut chat, mut plain] = [&generator, &plain].map(Chat::new);
                     for question in ["w9 w10", "w11"] {
                         let chats = [(&mut chat, drafts), (&mut plain, 0)];
-                        let answers = chats.map(|(chat, drafts)| {
-                            let pieces: Result<Vec<_>> =
-                                chat.say(question, &config(drafts))?.collect();
-                            anyhow::Ok(pieces?.iter().map(|piece| piece.token).collect::<Vec<_>>())
+                        let answers = chats.map(|(chat, drafts)| -> Result<Vec<_>> {
+                            chat.say(question, &config(drafts))?
+                                .map(|piece| Ok(piece?.token))
+                                .collect()
                         });
                         let [a, b] = answers;
                         assert_eq!(a?, b?, "{case}");
@@ -189,12 +180,9 @@ fn a_text_is_the_same_with_a_model_that_guesses() -> Result<()> {
     let renamed = Folder::open(dir.path(), None)?;
     let bytes = Folder::open(&repository().join("assets/decoder"), None)?;
     for (draft, expected) in [(&bytes, "vocab_size 61, as"), (&renamed, "the tokens of")] {
-        let error = DraftModel::new(draft.load()?, draft, &small).err();
-        let error = format!("{:#}", error.context("expected an error")?);
-        let paths = [draft, &small].map(|folder| folder.path.display().to_string());
-        for words in paths.iter().map(String::as_str).chain([expected]) {
-            assert!(error.contains(words), "{error}");
-        }
+        let [of_draft, of_small] = [draft, &small].map(|folder| folder.path.display().to_string());
+        let parts = [&*of_draft, &of_small, expected];
+        assert_chain(DraftModel::new(draft.load()?, draft, &small), &parts);
     }
     Ok(())
 }
@@ -234,11 +222,8 @@ fn texts_end_at_end_tokens_and_at_the_most_tokens() -> Result<()> {
     let (tokens, finish, _) = text(&generator, &prompt, &config(usize::MAX))?;
     assert_eq!((tokens.len(), finish), (512 - 9, Some(FinishReason::Length)));
     for wrong in [vec![], vec![7; 512]] {
-        let error = generator.generate(&wrong, &config(1)).err();
-        let message = error.map(|error| error.to_string()).unwrap_or_default();
-        let got = wrong.len();
-        let expected = format!("prompt: expected 1 to 511 tokens, got {got}");
-        assert_eq!(message, expected);
+        let expected = format!("prompt: expected 1 to 511 tokens, got {}", wrong.len());
+        assert_eq!(assert_fails(generator.generate(&wrong, &config(1)), &[]), expected);
     }
     // Each token ends the text where it comes first, whether it was guessed or not.
     for end in all.iter().map(|(token, _)| *token) {
@@ -287,8 +272,7 @@ fn a_chat_keeps_what_was_read_and_answers_as_from_the_start() -> Result<()> {
             drop(reply);
             messages.push(Message::new("assistant", &expected));
             let contents = |messages: &[Message]| {
-                let contents = messages.iter().map(|message| message.content.clone());
-                contents.collect::<Vec<_>>()
+                messages.iter().map(|message| message.content.clone()).collect::<Vec<_>>()
             };
             assert_eq!(contents(&chat.messages), contents(&messages));
         }
@@ -330,8 +314,7 @@ fn bytes_that_are_no_characters_are_marked() -> Result<()> {
 /// Characters of several tokens come with their last token.
 #[test]
 fn pieces_are_whole_characters() -> Result<()> {
-    let path = repository().join("assets/decoder");
-    let folder = Folder::open(Path::new(&path), None)?;
+    let folder = Folder::open(&repository().join("assets/decoder"), None)?;
     let decoder = quantized(&folder, "int8", Precision::Float32)?;
     let generator = Generator::new(&decoder, &folder)?;
     let prompt = folder.texts.prompt("In the beginning")?;
@@ -343,8 +326,7 @@ fn pieces_are_whole_characters() -> Result<()> {
         tokens.push(piece.token);
     }
     let all = [&prompt[..], &tokens].concat();
-    let decoded = folder.texts.tokenizer.decode(&all, true);
-    let decoded = decoded.map_err(|e| anyhow::anyhow!("{e}"))?;
+    let decoded = folder.texts.tokenizer.decode(&all, true).map_err(anyhow::Error::msg)?;
     assert!(decoded.ends_with(&text), "{text:?}");
     Ok(())
 }

@@ -1,24 +1,21 @@
 //! GPTQ: smaller errors on the calibration inputs, named layers, and a model that is unchanged
 //! after an error.
 
-use candle_core::{DType, Device, Module, Result, Tensor};
-use candle_dynquant::{
-    Checkpoint, GptqConfig, GptqReport, GroupConfig, GroupScheme, LayerKind, QConfig, QConfigSpec,
-    QWeight, Quantizable, checkpoint, gptq, nn, quantize_dynamic,
-};
+use candle_core::Result;
+use candle_dynquant::{GptqConfig, GptqReport, GroupConfig, GroupScheme, QWeight, gptq};
+use common::*;
 
 mod common;
 
-fn linear(n: usize, k: usize, seed: u64) -> nn::Linear {
-    nn::Linear::new(common::tensor(&[n, k], seed).unwrap(), None)
+fn seeded(n: usize, k: usize, seed: u64) -> nn::Linear {
+    nn::Linear::new(tensor(&[n, k], seed).unwrap(), None)
 }
 
 /// Inputs along a few directions, with little noise.
 fn correlated(rows: usize, k: usize) -> Tensor {
-    let few = common::tensor(&[rows, 6], 1).unwrap();
-    let directions = common::tensor(&[6, k], 2).unwrap();
-    let rest = (common::tensor(&[rows, k], 3).unwrap() * 0.5).unwrap();
-    (few.matmul(&directions).unwrap() + rest).unwrap()
+    let [few, directions, rest] = [([rows, 6], 1), ([6, k], 2), ([rows, k], 3)]
+        .map(|(shape, seed)| tensor(&shape, seed).unwrap());
+    (few.matmul(&directions).unwrap() + (rest * 0.5).unwrap()).unwrap()
 }
 
 fn spec(scheme: GroupScheme, group_size: Option<usize>) -> QConfigSpec {
@@ -33,12 +30,14 @@ fn int4() -> GptqConfig {
 }
 
 /// The sum of the squares of errors of products.
-fn error(float: &nn::Linear, quantized: &nn::Linear, xs: &Tensor) -> f64 {
-    let weight = |layer: &nn::Linear| layer.projection().value().unwrap();
-    let by = (weight(float) - weight(quantized)).unwrap();
-    let errors = xs.matmul(&by.t().unwrap()).unwrap();
-    let sum = errors.sqr().unwrap().sum_all().unwrap();
-    sum.to_scalar::<f32>().unwrap().into()
+fn error(float: &nn::Linear, quantized: &nn::Linear, xs: &Tensor) -> f32 {
+    let products = |layer: &nn::Linear| xs.matmul(&value(layer).t().unwrap()).unwrap();
+    let errors = (products(float) - products(quantized)).unwrap();
+    values(&errors).iter().map(|error| error * error).sum()
+}
+
+fn value(layer: &nn::Linear) -> Tensor {
+    layer.projection().value().unwrap()
 }
 
 fn weight(layer: &nn::Linear) -> &QWeight {
@@ -59,7 +58,7 @@ fn errors_on_the_inputs_are_smaller_than_without_them() {
         (17, GroupScheme::Symmetric, Some(64)),
         (48, GroupScheme::Affine, None),
     ] {
-        let float = linear(n, 96, 4);
+        let float = seeded(n, 96, 4);
         let (mut rounded, mut by_inputs) = (float.clone(), float.clone());
         let spec = spec(scheme, group_size);
         quantize_dynamic(&mut rounded, &spec).unwrap();
@@ -79,7 +78,7 @@ fn errors_on_the_inputs_are_smaller_than_without_them() {
 #[test]
 fn bits_do_not_depend_on_threads_and_memory() {
     let xs = correlated(300, 200);
-    let model = || vec![linear(130, 200, 5), linear(200, 130, 6), linear(64, 200, 7)];
+    let model = || vec![seeded(130, 200, 5), seeded(200, 130, 6), seeded(64, 200, 7)];
     let run = |model: &Vec<nn::Linear>| model.iter().try_fold(xs.clone(), |xs, l| l.forward(&xs));
     let mut known = model();
     gptq(&mut known, &int4(), run).unwrap();
@@ -101,17 +100,16 @@ fn bits_do_not_depend_on_threads_and_memory() {
 #[test]
 fn dead_dependent_and_few_inputs_are_no_fault() {
     let all = correlated(40, 64);
-    let column = Tensor::arange(0u32, 64, &Device::Cpu).unwrap();
+    let column = Tensor::arange(0u32, 64, CPU).unwrap();
     let alive = column.ne(9u32).unwrap().to_dtype(DType::F32).unwrap();
     let dead = all.broadcast_mul(&alive).unwrap();
     let twice = Tensor::cat(&[&all.narrow(1, 0, 32).unwrap(); 2], 1).unwrap();
     let huge = (&all * 1e15).unwrap();
     for xs in [dead, twice, all.narrow(0, 0, 1).unwrap(), all.zeros_like().unwrap(), huge] {
-        let float = linear(24, 64, 8);
+        let float = seeded(24, 64, 8);
         let mut model = float.clone();
         gptq(&mut model, &int4(), |model| model.forward(&xs)).unwrap();
-        let values = model.projection().value().unwrap();
-        let off = (values - float.projection().value().unwrap()).unwrap().abs().unwrap();
+        let off = (value(&model) - value(&float)).unwrap().abs().unwrap();
         let off = off.max_all().unwrap().to_scalar::<f32>().unwrap();
         assert!(off < 8., "{off}");
     }
@@ -129,9 +127,9 @@ struct Parts {
 impl Parts {
     fn new() -> Self {
         Self {
-            used: linear(48, 64, 9),
-            unused: linear(48, 64, 10),
-            small: linear(2, 48, 11),
+            used: seeded(48, 64, 9),
+            unused: seeded(48, 64, 10),
+            small: seeded(2, 48, 11),
             rnn: common::lstm(64, 32).unwrap(),
         }
     }
@@ -155,9 +153,8 @@ fn layers_without_inputs_are_rounded_and_named() {
     assert_eq!(names, ["used"]);
     let mut reasons: Vec<_> = report.rounded.iter().map(|l| (&l.path[..], &l.reason[..])).collect();
     reasons.sort_by_key(|(path, _)| path.len());
-    let expected =
-        [("rnn", "its kind has no form for given inputs"), ("unused", "the run does not reach it")];
-    assert_eq!(reasons, expected);
+    let (rnn, unused) = ("its kind has no form for given inputs", "the run does not reach it");
+    assert_eq!(reasons, [("rnn", rnn), ("unused", unused)]);
     assert_eq!(report.quantized.swapped().count(), 3);
     let text = report.to_string();
     assert!(text.starts_with("1 of 3 layers in groups quantized by their inputs"), "{text}");
@@ -168,13 +165,12 @@ fn layers_without_inputs_are_rounded_and_named() {
 
 #[test]
 fn a_layer_whose_sums_no_memory_holds_is_rounded_and_named() {
-    let zeros = |shape| Tensor::zeros(shape, DType::F32, &Device::Cpu).unwrap();
     let xs = correlated(9, 64);
     for (memory, [n, k, rows]) in [(0, [4, 65_536, 2]), (1 << 30, [0, 1 << 40, 0])] {
-        let wide = nn::Linear::new(zeros((n, k)), None);
-        let mut model = (linear(8, 64, 5), wide);
+        let wide = nn::Linear::new(zeros(&[n, k]), None);
+        let mut model = (seeded(8, 64, 5), wide);
         let run = |model: &(nn::Linear, nn::Linear)| {
-            model.1.forward(&zeros((rows, k)))?;
+            model.1.forward(&zeros(&[rows, k]))?;
             model.0.forward(&xs)
         };
         let config = GptqConfig::new(QConfigSpec::int4().min_params(0)).memory(memory);
@@ -190,19 +186,17 @@ fn an_error_leaves_the_model_as_it_was() {
     let xs = correlated(5, 64);
     let nan = (&xs / 0.).unwrap();
     let mut model = Parts::new();
-    let error = gptq(&mut model, &int4(), |_| -> Result<()> { candle_core::bail!("no files") });
-    assert!(error.unwrap_err().to_string().contains("no files"));
+    let no_files = |_: &Parts| -> Result<()> { candle_core::bail!("no files") };
+    assert_fails(gptq(&mut model, &int4(), no_files), &["no files"]);
     let error = gptq(&mut model, &int4(), |model| model.run(&nan)).unwrap_err();
     assert_eq!(error.path(), Some("used"));
     assert!(error.to_string().contains("inputs: expected finite numbers, got"), "{error}");
     for damping in [0., -1., f64::NAN, f64::INFINITY] {
         let config = int4().damping(damping);
-        let error = gptq(&mut model, &config, |model| model.run(&xs)).unwrap_err();
-        assert!(error.to_string().contains("damping"), "{error}");
+        assert_fails(gptq(&mut model, &config, |model| model.run(&xs)), &["damping"]);
     }
     let config = GptqConfig::new(QConfigSpec::int8());
-    let error = gptq(&mut model, &config, |model| model.run(&xs)).unwrap_err();
-    assert!(error.to_string().contains("in groups"), "{error}");
+    assert_fails(gptq(&mut model, &config, |model| model.run(&xs)), &["in groups"]);
     let error = gptq(&mut model, &int4(), |_| Ok(())).unwrap_err();
     assert!(error.to_string().starts_with("invalid run: expected inputs"), "{error}");
     assert!(model.is_float());
@@ -212,17 +206,14 @@ fn an_error_leaves_the_model_as_it_was() {
 
 #[test]
 fn a_model_is_saved_and_loaded() {
-    let (mut model, xs) = (linear(48, 64, 12), correlated(50, 64));
-    let folder = std::env::temp_dir().join(format!("dynquant-gptq-{}", std::process::id()));
-    std::fs::create_dir_all(&folder).unwrap();
-    let (float, int4_file) = (folder.join("a.safetensors"), folder.join("b.safetensors"));
-    let weight = model.projection().value().unwrap();
-    candle_core::safetensors::save(&[("weight", weight)].into(), &float).unwrap();
+    let (mut model, xs) = (seeded(48, 64, 12), correlated(50, 64));
+    let folder = tempfile::tempdir().unwrap();
+    let [float, int4_file] =
+        ["a", "b"].map(|name| folder.path().join(format!("{name}.safetensors")));
+    candle_core::safetensors::save(&[("weight", value(&model))].into(), &float).unwrap();
     gptq(&mut model, &int4(), |model| model.forward(&xs)).unwrap();
     checkpoint::save(&model, &Checkpoint::open(&float).unwrap(), &int4_file).unwrap();
     let saved = Checkpoint::open(&int4_file).unwrap();
-    let vb = saved.var_builder(DType::F32, &Device::Cpu);
-    let loaded = nn::linear_no_bias(64, 48, vb).unwrap();
+    let loaded = nn::linear_no_bias(64, 48, saved.var_builder(DType::F32, CPU)).unwrap();
     assert!(same(&model, &loaded));
-    std::fs::remove_dir_all(&folder).unwrap();
 }

@@ -2,23 +2,11 @@
 
 mod common;
 
-use candle_core::{DType, Device, Tensor};
+use std::collections::BTreeMap;
+
 use candle_dynquant::tune::LayerPrecision;
-use candle_dynquant::{
-    ErrorKind, LayerKind, LeftReason, Outcome, QConfig, QConfigSpec, Quantizable, Report, Result,
-    TuningConfig, nn, quantize_dynamic, tune,
-};
-
-use common::tensor;
-
-fn linear(rows: usize, columns: usize) -> nn::Linear {
-    let weight = tensor(&[rows, columns], 1).expect("a tensor");
-    nn::Linear::new(weight, None)
-}
-
-fn ones(rows: usize, columns: usize) -> Tensor {
-    Tensor::ones((rows, columns), DType::F32, &Device::Cpu).expect("a tensor")
-}
+use candle_dynquant::{LeftReason, Result, TuningConfig, tune};
+use common::*;
 
 /// Two layers of 70,000 inputs with the greatest code everywhere, whose sums can leave an i32, and
 /// a layer that can be quantized.
@@ -30,28 +18,21 @@ struct Wide {
 }
 
 fn wide() -> Wide {
-    let vb = candle_nn::VarBuilder::from_tensors(
-        [
-            ("weight_ih_l0", ones(3, 70_000)),
-            ("weight_hh_l0", ones(3, 1)),
-            ("bias_ih_l0", ones(1, 3).flatten_all().expect("a vector")),
-            ("bias_hh_l0", ones(1, 3).flatten_all().expect("a vector")),
-        ]
-        .map(|(name, tensor)| (name.to_owned(), tensor))
-        .into(),
-        DType::F32,
-        &Device::Cpu,
-    );
+    let vb = weights([
+        ("weight_ih_l0", ones(&[3, 70_000])),
+        ("weight_hh_l0", ones(&[3, 1])),
+        ("bias_ih_l0", ones(&[3])),
+        ("bias_hh_l0", ones(&[3])),
+    ]);
     Wide {
-        wide: nn::Linear::new(ones(1, 70_000), None),
+        wide: nn::Linear::new(ones(&[1, 70_000]), None),
         rnn: nn::GRU::new(70_000, 1, Default::default(), vb).expect("a GRU"),
         head: linear(64, 64),
     }
 }
 
 fn reason<'a>(report: &'a Report, path: &str) -> Option<&'a LeftReason> {
-    let layer = report.layers.iter().find(|layer| layer.path == path);
-    match &layer.expect("the layer").outcome {
+    match &layer_at(report, path).outcome {
         Outcome::Left { reason } => Some(reason),
         _ => None,
     }
@@ -83,37 +64,28 @@ fn sums_that_can_leave_an_i32_leave_their_layer_and_no_other() -> Result<()> {
 
 #[test]
 fn layers_that_gain_nothing_are_left_by_default() -> Result<()> {
-    #[derive(Quantizable, Clone)]
-    struct Narrow {
-        eight: nn::Linear,
-        one: nn::Linear,
-        scores: nn::Linear,
-        largest: nn::Linear,
-        head: nn::Linear,
-    }
-    let model = Narrow {
-        eight: linear(8, 8),
-        one: linear(1, 8),
-        scores: linear(1, 64),
-        largest: linear(27, 37),
-        head: linear(10, 100),
-    };
+    let model = BTreeMap::from([
+        ("eight", linear(8, 8)),
+        ("head", linear(10, 100)),
+        ("largest", linear(27, 37)),
+        ("one", linear(1, 8)),
+        ("scores", linear(1, 64)),
+    ]);
     let with_floor = ["int8", "int8_reduce_range", "int4", "int8_groups"];
     for preset in QConfigSpec::PRESETS {
         let spec = QConfigSpec::preset(preset)?;
         let report = quantize_dynamic(&mut model.clone(), &spec)?;
-        let swapped: Vec<_> = report.swapped().map(|layer| &*layer.path).collect();
+        let swapped = swapped(&report);
         if !with_floor.contains(&preset) {
             assert_eq!(swapped.len(), 5, "{preset}");
             continue;
         }
         assert_eq!(swapped, ["head"], "{preset}");
         for (path, parameters) in [("eight", 64), ("one", 8), ("scores", 64), ("largest", 999)] {
-            let min_params = 1_000;
-            let small = LeftReason::TooSmall { parameters, min_params };
+            let small = LeftReason::TooSmall { parameters, min_params: 1_000 };
             assert_eq!(reason(&report, path), Some(&small), "{preset}");
             let text = format!("left: {parameters} weight elements, fewer than min_params = 1000");
-            assert!(report.to_string().contains(&text), "{preset}: {report}");
+            assert_parts(&report.to_string(), &[&text]);
         }
         let all = quantize_dynamic(&mut model.clone(), &spec.min_params(0))?;
         assert_eq!(all.swapped().count(), 5, "{preset}");
@@ -123,24 +95,20 @@ fn layers_that_gain_nothing_are_left_by_default() -> Result<()> {
 
 #[test]
 fn what_a_rule_names_exactly_or_what_is_all_there_is_stays_an_error() {
-    let overflows = |result: Result<Report>, path: &str| match result {
-        Err(error) => {
-            assert_eq!(error.path(), Some(path));
-            assert_eq!(error.kind(), ErrorKind::AccumulatorOverflow);
-        }
-        other => panic!("{other:?}"),
+    let overflows = |spec: &QConfigSpec, path: &str| {
+        let error = quantize_dynamic(&mut wide(), spec).expect_err("an overflow");
+        assert_eq!((error.path(), error.kind()), (Some(path), ErrorKind::AccumulatorOverflow));
     };
-    let named = |name: &str| QConfigSpec::int8().min_params(0).name(name, QConfig::int8());
-    overflows(quantize_dynamic(&mut wide(), &named("wide")), "wide");
-    overflows(quantize_dynamic(&mut wide(), &named("rnn")), "rnn.weight_ih_l0");
-    let kind = QConfigSpec::new().kind(LayerKind::GRU, QConfig::int8());
-    overflows(quantize_dynamic(&mut wide(), &kind), "rnn.weight_ih_l0");
+    let named = |name: &str| all_int8().name(name, QConfig::int8());
+    overflows(&named("wide"), "wide");
+    overflows(&named("rnn"), "rnn.weight_ih_l0");
+    overflows(&QConfigSpec::new().kind(LayerKind::GRU, QConfig::int8()), "rnn.weight_ih_l0");
     // A mistake of the caller's is an error, whatever the rule.
     let mut model = wide();
-    model.head = nn::Linear::new(ones(2, 2).affine(f64::NAN, 0.).expect("a tensor"), None);
-    let error =
-        quantize_dynamic(&mut model, &QConfigSpec::int8().min_params(0)).expect_err("a NaN");
-    assert!(error.to_string().starts_with("head: non-finite"), "{error}");
+    let nan = ones(&[2, 2]).affine(f64::NAN, 0.).expect("a tensor");
+    model.head = nn::Linear::new(nan, None);
+    let message = assert_fails(quantize_dynamic(&mut model, &all_int8()), &[]);
+    assert!(message.starts_with("head: non-finite"), "{message}");
 }
 
 #[test]

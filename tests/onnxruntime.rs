@@ -2,20 +2,13 @@
 
 mod common;
 
-use candle_core::{Device, Module, Result, Tensor};
-use candle_dynquant::{Layer, OnnxRuntimeOptions, QConfig, QDType, nn};
+use candle_core::Result;
+use candle_dynquant::{OnnxRuntimeOptions, QDType};
 use candle_nn::{Conv1dConfig, Conv2dConfig};
-use common::fixture::{Fixture, report};
-use common::generator;
+use common::fixture::{Failures, Fixture, size, sizes};
+use common::generator::{made, made_if_any};
+use common::*;
 use serde_json::Value;
-
-fn size(value: &Value) -> usize {
-    value.as_u64().unwrap_or_else(|| panic!("no size: {value}")) as usize
-}
-
-fn made(shape: &[usize], recipe: &Value) -> Result<Tensor> {
-    Tensor::from_vec(generator::tensor(shape, recipe), shape, &Device::Cpu)
-}
 
 fn qconfig(case: &Value, has_channels: bool) -> QConfig {
     let flag = |key: &str| case[key].as_bool().unwrap_or(false);
@@ -37,52 +30,61 @@ fn ulp(a: f32, b: f32) -> f32 {
     larger.next_up() - larger
 }
 
+/// Outputs in the order of the cases, and what differs.
+///
 /// Without a bias the outputs are bit-identical. With a bias, onnxruntime rounds the product and
 /// then the sum, where this library rounds once: they differ by at most one unit in the last place
 /// of the larger of product and sum.
+struct Comparison {
+    outputs: std::vec::IntoIter<f32>,
+    failures: Failures,
+    with_bias: usize,
+}
+
+impl Comparison {
+    fn of(fixture: &Fixture) -> Self {
+        let outputs = fixture.f32("output").into_iter();
+        Self { outputs, failures: Failures::default(), with_bias: 0 }
+    }
+
+    /// Compares the output of a case, whose channels are `area` elements apart.
+    fn compare(&mut self, case: &str, got: &Tensor, bias: Option<&Tensor>, area: usize) {
+        let bias = bias.map(values);
+        for (i, got) in values(got).into_iter().enumerate() {
+            let expected = self.outputs.next().expect("as many outputs");
+            let bound = bias
+                .as_ref()
+                .map_or(0., |bias| ulp(expected - bias[i / area % bias.len()], expected));
+            self.with_bias += usize::from(bias.is_some());
+            let is_same = (got - expected).abs() <= bound;
+            let failure = format_args!("{case} {i}: got {got:e}, expected {expected:e}");
+            self.failures.check(is_same, failure);
+        }
+    }
+
+    fn report(mut self, cases: usize) {
+        assert_eq!(self.outputs.next(), None, "the fixture is longer than its cases");
+        self.failures.report(cases);
+    }
+}
+
 #[test]
 fn products_equal_onnxruntime() -> Result<()> {
     let fixture = Fixture::open("onnxruntime_linear");
-    let outputs = fixture.f32("output");
-    let mut outputs = outputs.iter().copied();
+    let mut comparison = Comparison::of(&fixture);
     let cases = fixture.cases();
-    let mut failures = Vec::new();
-    let mut with_bias = 0;
     for case in &cases {
         let (n, k) = (size(&case["n"]), size(&case["k"]));
-        let qconfig = qconfig(case, true);
-        let bias = match &case["bias"] {
-            Value::Null => None,
-            recipe => Some(made(&[n], recipe)?),
-        };
-        let biases = match &bias {
-            Some(bias) => bias.to_vec1()?,
-            None => vec![0f32; n],
-        };
-        let weight = made(&[n, k], &case["weight"])?;
-        let layer = nn::Projection::new(weight, bias.clone()).quantize(&qconfig)?;
+        let bias = made_if_any(&[n], &case["bias"]);
+        let weight = made(&[n, k], &case["weight"]);
+        let layer = nn::Projection::new(weight, bias.clone()).quantize(&qconfig(case, true))?;
         for input in case["inputs"].as_array().expect("a list") {
-            let m = size(&input["m"]);
-            let got = layer.forward(&made(&[m, k], input)?)?;
-            let got = got.flatten_all()?.to_vec1::<f32>()?;
-            for (i, got) in got.into_iter().enumerate() {
-                let expected = outputs.next().expect("as many outputs");
-                let same = if bias.is_some() {
-                    with_bias += 1;
-                    (got - expected).abs() <= ulp(expected - biases[i % n], expected)
-                } else {
-                    got == expected
-                };
-                if !same {
-                    failures
-                        .push(format!("{case} {input} {i}: got {got:e}, expected {expected:e}"));
-                }
-            }
+            let got = layer.forward(&made(&[size(&input["m"]), k], input))?;
+            comparison.compare(&format!("{case} {input}"), &got, bias.as_ref(), 1);
         }
     }
-    assert_eq!(outputs.next(), None, "the fixture is longer than its cases");
-    assert!(with_bias > 1_000);
-    report(&failures, cases.len());
+    assert!(comparison.with_bias > 1_000);
+    comparison.report(cases.len());
     Ok(())
 }
 
@@ -91,47 +93,26 @@ fn products_equal_onnxruntime() -> Result<()> {
 #[test]
 fn convolutions_equal_onnxruntime() -> Result<()> {
     let fixture = Fixture::open("onnxruntime_conv");
-    let outputs = fixture.f32("output");
-    let mut outputs = outputs.iter().copied();
-    let mut failures = Vec::new();
+    let mut comparison = Comparison::of(&fixture);
     let cases = fixture.cases();
     for case in &cases {
-        let sizes = |key: &str| -> Vec<usize> {
-            let sizes = case[key].as_array().expect("a list");
-            sizes.iter().map(size).collect()
-        };
-        let shape = sizes("shape");
-        let weight = made(&shape, &case["weight"])?;
-        let bias = match &case["bias"] {
-            Value::Null => None,
-            recipe => Some(made(&shape[..1], recipe)?),
-        };
-        let number = |key: &str| size(&case[key]);
-        let (padding, stride) = (number("padding"), number("stride"));
-        let (dilation, groups) = (number("dilation"), number("groups"));
-        let biases: Vec<f32> = bias.as_ref().map_or(Ok(vec![0.; shape[0]]), Tensor::to_vec1)?;
-        let has_bias = bias.is_some();
-        let xs = made(&sizes("input"), &case["x"])?;
+        let shape = sizes(&case["shape"]);
+        let weight = made(&shape, &case["weight"]);
+        let bias = made_if_any(&shape[..1], &case["bias"]);
+        let [padding, stride, dilation, groups] =
+            ["padding", "stride", "dilation", "groups"].map(|key| size(&case[key]));
+        let xs = made(&sizes(&case["input"]), &case["x"]);
+        let qconfig = qconfig(case, false);
         let got = if shape.len() == 4 {
             let config = Conv2dConfig { padding, stride, dilation, groups, ..Default::default() };
-            let layer = nn::Conv2d::new(weight, bias, config);
-            layer.quantize(&qconfig(case, false))?.forward(&xs)?
+            nn::Conv2d::new(weight, bias.clone(), config).quantize(&qconfig)?.forward(&xs)?
         } else {
             let config = Conv1dConfig { padding, stride, dilation, groups, ..Default::default() };
-            let layer = nn::Conv1d::new(weight, bias, config);
-            layer.quantize(&qconfig(case, false))?.forward(&xs)?
+            nn::Conv1d::new(weight, bias.clone(), config).quantize(&qconfig)?.forward(&xs)?
         };
-        let area: usize = got.dims()[2..].iter().product();
-        for (i, got) in got.flatten_all()?.to_vec1::<f32>()?.into_iter().enumerate() {
-            let expected = outputs.next().expect("as many outputs");
-            let bias = biases[i / area % shape[0]];
-            let error = (got - expected).abs();
-            if error > 0. && !(has_bias && error <= ulp(expected - bias, expected)) {
-                failures.push(format!("{case} {i}: got {got:e}, expected {expected:e}"));
-            }
-        }
+        let area = got.dims()[2..].iter().product();
+        comparison.compare(&case.to_string(), &got, bias.as_ref(), area);
     }
-    assert_eq!(outputs.next(), None, "the fixture is longer than its cases");
-    report(&failures, cases.len());
+    comparison.report(cases.len());
     Ok(())
 }

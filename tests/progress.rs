@@ -1,5 +1,7 @@
 //! The progress of quantizing, which a function of the user's sees and may end, and its spans.
 
+mod common;
+
 use std::cell::{Cell, RefCell};
 use std::fmt::{Debug, Write};
 use std::ops::ControlFlow;
@@ -7,10 +9,8 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Once;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use candle_core::{DType, Device, Module, Tensor};
-use candle_dynquant::{
-    ErrorKind, QConfigSpec, Quantizable, Result, nn, ops, quantize_dynamic, quantize_dynamic_with,
-};
+use candle_dynquant::{Result, ops, quantize_dynamic_with};
+use common::*;
 use tracing::span::{Attributes, Id, Record};
 use tracing::{Event, Metadata, Subscriber};
 
@@ -22,18 +22,12 @@ struct Model {
     gru: nn::GRU,
 }
 
-fn linear(rows: usize, columns: usize) -> Result<nn::Linear> {
-    let weight = Tensor::randn(0f32, 1., (rows, columns), &Device::Cpu)?;
-    Ok(nn::Linear::new(weight, None))
-}
-
 fn model() -> Result<Model> {
-    let vb = nn::VarBuilder::zeros(DType::F32, &Device::Cpu);
     Ok(Model {
-        words: nn::Embedding::new(Tensor::randn(0f32, 1., (10, 4), &Device::Cpu)?, 4),
-        layers: vec![linear(6, 4)?, linear(4, 6)?],
-        head: linear(3, 4)?,
-        gru: nn::GRU::new(4, 2, Default::default(), vb)?,
+        words: nn::Embedding::new(randn(&[10, 4]), 4),
+        layers: vec![linear(6, 4), linear(4, 6)],
+        head: linear(3, 4),
+        gru: nn::GRU::new(4, 2, Default::default(), VarBuilder::zeros(DType::F32, CPU))?,
     })
 }
 
@@ -48,7 +42,7 @@ fn identities(model: &Model) -> Vec<String> {
 }
 
 fn spec() -> QConfigSpec {
-    QConfigSpec::int8().min_params(0).embeddings()
+    all_int8().embeddings()
 }
 
 const ORDER: [&str; 5] = ["layers.0", "layers.1", "head", "gru", "words"];
@@ -87,13 +81,8 @@ fn a_call_that_is_cancelled_changes_nothing() -> Result<()> {
             calls += 1;
             if calls == last { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
         });
-        match result {
-            Err(error) if error.kind() == ErrorKind::Cancelled => {
-                let message = format!("cancelled after {last} of 5 layers");
-                assert!(error.to_string().contains(&message), "{error}");
-            }
-            other => panic!("{other:?}"),
-        }
+        let message = format!("cancelled after {last} of 5 layers");
+        assert_kind(result, ErrorKind::Cancelled, &[&message]);
         assert_eq!(calls, last, "it is not called again");
         assert_eq!(identities(&model), before, "cancelled at {last}");
     }
@@ -182,8 +171,8 @@ fn traced(level: tracing::Level, f: impl FnOnce() -> Result<()>) -> Result<Vec<S
 
 #[test]
 fn quantizing_is_a_span_with_one_for_each_layer() -> Result<()> {
-    let mut model = vec![linear(6, 4)?, linear(4, 6)?];
-    let quantize = || quantize_dynamic(&mut model, &QConfigSpec::int8().min_params(0)).map(|_| ());
+    let mut model = vec![linear(6, 4), linear(4, 6)];
+    let quantize = || quantize_dynamic(&mut model, &all_int8()).map(drop);
     let log = traced(tracing::Level::DEBUG, quantize)?;
     let expected = [
         "quantize_dynamic isa=",
@@ -204,10 +193,10 @@ fn quantizing_is_a_span_with_one_for_each_layer() -> Result<()> {
 
 #[test]
 fn a_forward_call_is_a_span_if_asked_for() -> Result<()> {
-    let (model, xs) = (model()?, Tensor::ones((2, 4), DType::F32, &Device::Cpu)?);
-    let norm = nn::RmsNorm::new(Tensor::ones(4, DType::F32, &Device::Cpu)?, 1e-6);
+    let (model, xs) = (model()?, ones(&[2, 4]));
+    let norm = nn::RmsNorm::new(ones(&[4]), 1e-6);
     let forward = || -> Result<()> {
-        model.words.forward(&Tensor::new(&[1u32], &Device::Cpu)?)?;
+        model.words.forward(&Tensor::new(&[1u32], CPU)?)?;
         model.head.forward(&norm.forward(&xs)?)?;
         model.gru.forward(&xs, None)?;
         let heads = xs.reshape((1, 1, 2, 4))?;
@@ -218,22 +207,7 @@ fn a_forward_call_is_a_span_if_asked_for() -> Result<()> {
     };
     assert!(traced(tracing::Level::DEBUG, forward)?.is_empty());
     let log = traced(tracing::Level::TRACE, forward)?;
-    let names = [
-        "embedding",
-        "end",
-        "rms-norm",
-        "end",
-        "linear",
-        "end",
-        "gru",
-        "end",
-        "attention",
-        "end",
-        "softmax",
-        "end",
-        "activation",
-        "end",
-    ];
-    assert_eq!(log, names);
+    let names = "embedding rms-norm linear gru attention softmax activation".split(' ');
+    assert_eq!(log, names.flat_map(|name| [name, "end"]).collect::<Vec<_>>());
     Ok(())
 }

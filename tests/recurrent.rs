@@ -1,4 +1,5 @@
-//! Recurrent layers and cells against torch 2.9.1, by the fixtures of `assets/reference`.
+//! Recurrent layers and cells: against torch 2.9.1, by the fixtures of `assets/reference`, and in use:
+//! candle's interface, dtypes, empty input, mistakes.
 //!
 //! The quantized projections are equal bit for bit, and so is everything without a sigmoid or tanh.
 //! Elsewhere torch's functions and this library's differ in the last places, so states are compared
@@ -9,12 +10,12 @@ mod common;
 
 use std::collections::HashMap;
 
-use candle_core::{DType, Device, Module, Tensor};
-use candle_dynquant::nn::{self, Nonlinearity, RecurrentConfig};
-use candle_dynquant::{Granularity, QConfig, QConfigSpec, Quantizable, quantize_dynamic};
-use candle_nn::VarBuilder;
-use common::fixture::{Fixture, difference, report};
-use common::generator;
+use candle_dynquant::nn::{LSTMState, Nonlinearity, RecurrentConfig};
+use candle_nn::RNN as _;
+use common::fixture::{Failures, Fixture, size, sizes};
+use common::generator::made;
+use common::recurrent::Recurrent;
+use common::*;
 use serde_json::Value;
 
 /// Greatest difference of a state or output.
@@ -29,14 +30,12 @@ struct Case {
 }
 
 impl Case {
-    fn new(json: &Value) -> Result<Self> {
-        let recipes = json["tensors"].as_object().expect("tensors");
-        let tensors = recipes.iter().map(|(name, recipe)| {
-            let shape = sizes(&recipe["shape"]);
-            let values = generator::tensor(&shape, recipe);
-            Ok((name.clone(), Tensor::from_vec(values, shape, &Device::Cpu)?))
-        });
-        Ok(Self { json: json.clone(), tensors: tensors.collect::<Result<_>>()? })
+    fn new(json: &Value) -> Self {
+        let recipes = json["tensors"].as_object().expect("tensors").iter();
+        let tensors = recipes
+            .map(|(name, recipe)| (name.clone(), made(&sizes(&recipe["shape"]), recipe)))
+            .collect();
+        Self { json: json.clone(), tensors }
     }
 
     fn name(&self) -> &str {
@@ -45,10 +44,6 @@ impl Case {
 
     fn kind(&self) -> &str {
         self.json["kind"].as_str().expect("a kind")
-    }
-
-    fn size(&self, key: &str) -> usize {
-        self.json[key].as_u64().unwrap_or_else(|| panic!("{key}")) as usize
     }
 
     fn flag(&self, key: &str) -> bool {
@@ -63,18 +58,8 @@ impl Case {
         self.tensors.get(name)
     }
 
-    fn vb(&self) -> VarBuilder<'static> {
-        VarBuilder::from_tensors(self.tensors.clone(), DType::F32, &Device::Cpu)
-    }
-
-    fn config(&self) -> RecurrentConfig {
-        RecurrentConfig {
-            num_layers: self.size("num_layers"),
-            bias: self.flag("bias"),
-            batch_first: self.flag("batch_first"),
-            bidirectional: self.flag("bidirectional"),
-            proj_size: self.size("proj_size"),
-        }
+    fn xs(&self) -> &Tensor {
+        &self.tensors["x"]
     }
 
     fn nonlinearity(&self) -> Nonlinearity {
@@ -88,102 +73,50 @@ impl Case {
         if self.flag("per_channel") { QConfig::per_channel() } else { QConfig::pytorch() }
     }
 
-    /// How the results of a layer differ from torch's.
-    fn faults(&self, layer: &Layer, fixture: &Fixture) -> Result<Vec<String>> {
-        let (xs, h) = (self.tensor("x").expect("x"), self.tensor("h_0"));
-        let (lengths, state) = (self.lengths(), self.state());
-        let mut faults = Vec::new();
-        for (key, got) in layer.run(xs, lengths.as_deref(), state.as_ref(), h)? {
-            let expected = fixture.f32(&format!("{}.{key}", self.name()));
-            let fault = beyond(&got, &expected, STATE)?;
-            faults.extend(fault.map(|fault| format!("{key} {fault}")));
+    fn load(&self) -> Result<Recurrent> {
+        let mut config = RecurrentConfig { bias: self.flag("bias"), ..Default::default() };
+        if !self.kind().ends_with("Cell") {
+            config.num_layers = size(&self.json["num_layers"]);
+            config.batch_first = self.flag("batch_first");
+            config.bidirectional = self.flag("bidirectional");
+            config.proj_size = size(&self.json["proj_size"]);
         }
-        Ok(faults)
+        let sizes = ["input_size", "hidden_size"].map(|key| size(&self.json[key]));
+        let vb = weights(self.tensors.clone());
+        Ok(Recurrent::new(self.kind(), sizes, self.nonlinearity(), config, vb)?)
     }
 
-    fn state(&self) -> Option<nn::LSTMState> {
-        let (h, c) = (self.tensor("h_0")?, self.tensor("c_0")?);
-        Some(nn::LSTMState::new(h.clone(), c.clone()))
-    }
-}
-
-fn sizes(json: &Value) -> Vec<usize> {
-    let sizes = json.as_array().expect("sizes");
-    sizes.iter().map(|size| size.as_u64().expect("a size") as usize).collect()
-}
-
-/// Any recurrent layer or cell.
-#[derive(Quantizable, Clone)]
-enum Layer {
-    Lstm(nn::LSTM),
-    Gru(nn::GRU),
-    Rnn(nn::RNN),
-    LstmCell(nn::LSTMCell),
-    GruCell(nn::GRUCell),
-    RnnCell(nn::RNNCell),
-}
-
-impl Layer {
-    fn load(case: &Case) -> Result<Self> {
-        let (input, hidden) = (case.size("input_size"), case.size("hidden_size"));
-        let (bias, act) = (case.flag("bias"), case.nonlinearity());
-        Ok(match case.kind() {
-            "LSTM" => Self::Lstm(nn::LSTM::new(input, hidden, case.config(), case.vb())?),
-            "GRU" => Self::Gru(nn::GRU::new(input, hidden, case.config(), case.vb())?),
-            "RNN" => Self::Rnn(nn::RNN::new(input, hidden, act, case.config(), case.vb())?),
-            "LSTMCell" => Self::LstmCell(nn::LSTMCell::new(input, hidden, bias, case.vb())?),
-            "GRUCell" => Self::GruCell(nn::GRUCell::new(input, hidden, bias, case.vb())?),
-            "RNNCell" => Self::RnnCell(nn::RNNCell::new(input, hidden, bias, act, case.vb())?),
-            kind => panic!("unknown kind {kind}"),
-        })
+    fn load_quantized(&self) -> Result<Recurrent> {
+        let mut layer = self.load()?;
+        quantize_dynamic(&mut layer, &QConfigSpec::default_kinds(self.qconfig()))?;
+        Ok(layer)
     }
 
-    /// Results under the fixture's names; a cell is called once on `xs`.
-    fn run(
-        &self,
-        xs: &Tensor,
-        lengths: Option<&[usize]>,
-        state: Option<&nn::LSTMState>,
-        h: Option<&Tensor>,
-    ) -> Result<Vec<(&'static str, Tensor)>> {
-        let with_h = |(ys, h): (Tensor, Tensor)| vec![("output", ys), ("h_n", h)];
-        Ok(match (self, lengths) {
-            (Self::Lstm(lstm), lengths) => {
-                let (ys, state) = match lengths {
-                    None => lstm.forward(xs, state)?,
-                    Some(lengths) => lstm.forward_lengths(xs, lengths, state)?,
-                };
-                vec![("output", ys), ("h_n", state.h), ("c_n", state.c)]
-            }
-            (Self::Gru(gru), None) => with_h(gru.forward(xs, h)?),
-            (Self::Gru(gru), Some(lengths)) => with_h(gru.forward_lengths(xs, lengths, h)?),
-            (Self::Rnn(rnn), None) => with_h(rnn.forward(xs, h)?),
-            (Self::Rnn(rnn), Some(lengths)) => with_h(rnn.forward_lengths(xs, lengths, h)?),
-            (Self::LstmCell(cell), _) => {
-                let state = cell.forward(xs, state)?;
-                vec![("h_n", state.h), ("c_n", state.c)]
-            }
-            (Self::GruCell(cell), _) => vec![("h_n", cell.forward(xs, h)?)],
-            (Self::RnnCell(cell), _) => vec![("h_n", cell.forward(xs, h)?)],
-        })
+    /// Compares the results of a layer with torch's.
+    fn compare(&self, layer: &Recurrent, fixture: &Fixture, failures: &mut Failures) -> Result<()> {
+        let (lengths, h, c) = (self.lengths(), self.tensor("h_0"), self.tensor("c_0"));
+        for (key, got) in layer.run(self.xs(), lengths.as_deref(), h, c)? {
+            let expected = fixture.f32(&format!("{}.{key}", self.name()));
+            compare_within(failures, format!("{key}: {}", self.json), &got, &expected, STATE);
+        }
+        Ok(())
     }
 }
 
-fn values(tensor: &Tensor) -> Result<Vec<f32>> {
-    Ok(tensor.flatten_all()?.to_vec1()?)
-}
-
-/// The difference of `got` beyond an absolute `bound`, if there is one.
-fn beyond(got: &Tensor, expected: &[f32], bound: f32) -> Result<Option<String>> {
-    let got = values(got)?;
-    if got.len() != expected.len() {
-        return Ok(Some(format!("{} elements, expected {}", got.len(), expected.len())));
-    }
+/// Compares within an absolute `bound`.
+fn compare_within(
+    failures: &mut Failures,
+    case: String,
+    got: &Tensor,
+    expected: &[f32],
+    bound: f32,
+) {
+    let got = values(got);
     let worst = got.iter().zip(expected).map(|(a, b)| (a - b).abs());
     // NaN is beyond any bound.
     let worst = worst.fold(0f32, |worst, d| if d <= worst { worst } else { d });
-    let fault = worst.is_nan() || worst > bound;
-    Ok(fault.then(|| format!("differs by {worst:e}")))
+    let is_same = got.len() == expected.len() && worst <= bound;
+    failures.check(is_same, format_args!("{case} differs by {worst:e}"));
 }
 
 #[test]
@@ -191,84 +124,50 @@ fn float_layers_equal_torch() -> Result<()> {
     let fixture = Fixture::open("recurrent_float");
     let cases = fixture.cases();
     assert!(cases.len() >= 80);
-    let mut failures = Vec::new();
-    for json in &cases {
-        let case = Case::new(json)?;
-        let layer = Layer::load(&case)?;
-        failures.extend(
-            case.faults(&layer, &fixture)?.into_iter().map(|fault| format!("{fault}: {json}")),
-        );
+    let mut failures = Failures::default();
+    for case in cases.iter().map(Case::new) {
+        case.compare(&case.load()?, &fixture, &mut failures)?;
     }
-    report(&failures, cases.len());
+    failures.report(cases.len());
     Ok(())
 }
 
 #[test]
-fn quantized_layers_equal_torch() -> Result<()> {
+fn quantized_layers_and_cells_equal_torch() -> Result<()> {
     let fixture = Fixture::open("recurrent_int8");
-    let mut failures = Vec::new();
-    let cases: Vec<_> = fixture.cases();
-    let layers = cases.iter().filter(|case| case["steps"].is_null());
-    let mut count = 0;
-    for json in layers {
-        count += 1;
-        let case = Case::new(json)?;
-        let mut layer = Layer::load(&case)?;
-        quantize_dynamic(&mut layer, &QConfigSpec::default_kinds(case.qconfig()))?;
-        failures.extend(
-            case.faults(&layer, &fixture)?.into_iter().map(|fault| format!("{fault}: {json}")),
-        );
-    }
-    assert!(count >= 80, "{count}");
-    report(&failures, count);
-    Ok(())
-}
-
-#[test]
-fn quantized_cells_equal_torch() -> Result<()> {
-    let fixture = Fixture::open("recurrent_int8");
-    let mut failures = Vec::new();
-    let cases: Vec<_> = fixture.cases();
-    let cells = cases.iter().filter(|case| !case["steps"].is_null());
-    let mut count = 0;
-    for json in cells {
-        count += 1;
-        let case = Case::new(json)?;
-        let mut cell = Layer::load(&case)?;
-        quantize_dynamic(&mut cell, &QConfigSpec::default_kinds(case.qconfig()))?;
-        let (mut h, mut state) = (case.tensor("h_0").cloned(), case.state());
-        let (mut hs, mut cs) = (Vec::new(), Vec::new());
-        for step in 0..case.size("steps") {
-            let xs = case.tensor("x").expect("x").get(step)?;
-            for (key, got) in cell.run(&xs, None, state.as_ref(), h.as_ref())? {
-                match key {
-                    "h_n" => hs.push(got),
-                    _ => cs.push(got),
-                }
-            }
-            h = hs.last().cloned();
-            if let (Some(h), Some(c)) = (hs.last(), cs.last()) {
-                state = Some(nn::LSTMState::new(h.clone(), c.clone()));
-            }
+    let mut failures = Failures::default();
+    let cases = fixture.cases();
+    let [mut layers, mut cells] = [0; 2];
+    for case in cases.iter().map(Case::new) {
+        let layer = case.load_quantized()?;
+        if case.json["steps"].is_null() {
+            layers += 1;
+            case.compare(&layer, &fixture, &mut failures)?;
+            continue;
         }
-        let mut check = |key: &str, got: &[Tensor]| -> Result<()> {
+        cells += 1;
+        let (mut h, mut c) = (case.tensor("h_0").cloned(), case.tensor("c_0").cloned());
+        let (mut hs, mut cs) = (Vec::new(), Vec::new());
+        for step in 0..size(&case.json["steps"]) {
+            for (key, got) in layer.run(&case.xs().get(step)?, None, h.as_ref(), c.as_ref())? {
+                if key == "h_n" { hs.push(got) } else { cs.push(got) }
+            }
+            (h, c) = (hs.last().cloned(), cs.last().cloned());
+        }
+        assert_eq!(cs.is_empty(), case.kind() != "LSTMCell");
+        for (key, got) in [("output", hs), ("cell", cs)].iter().filter(|(_, got)| !got.is_empty()) {
             let got = Tensor::stack(got, 0)?;
             let expected = fixture.f32(&format!("{}.{key}", case.name()));
+            let what = format!("{key}: {}", case.json);
             // Without a transcendental function the bits are equal.
-            let fault = match case.nonlinearity() {
-                Nonlinearity::Relu => difference(&values(&got)?, &expected),
-                Nonlinearity::Tanh => beyond(&got, &expected, STATE)?,
-            };
-            failures.extend(fault.map(|fault| format!("{key} {fault}: {json}")));
-            Ok(())
-        };
-        check("output", &hs)?;
-        if case.kind() == "LSTMCell" {
-            check("cell", &cs)?;
+            match case.nonlinearity() {
+                Nonlinearity::Relu => failures.compare(what, &values(&got), &expected),
+                Nonlinearity::Tanh => compare_within(&mut failures, what, &got, &expected, STATE),
+            }
         }
     }
-    assert!(count >= 40, "{count}");
-    report(&failures, count);
+    assert!(layers >= 80 && cells >= 40, "{layers} {cells}");
+    failures.report(cases.len());
     Ok(())
 }
 
@@ -277,9 +176,8 @@ fn quantized_cells_equal_torch() -> Result<()> {
 fn quantized_projections_equal_torch() -> Result<()> {
     let fixture = Fixture::open("recurrent_int8");
     let cases = fixture.cases();
-    let mut failures = Vec::new();
-    for json in &cases {
-        let case = Case::new(json)?;
+    let mut failures = Failures::default();
+    for case in cases.iter().map(Case::new) {
         let tail = if case.kind().ends_with("Cell") { "" } else { "_l0" };
         let projection = |name: &str| {
             let weight = case.tensor(&format!("weight_{name}{tail}")).expect("a weight");
@@ -287,11 +185,10 @@ fn quantized_projections_equal_torch() -> Result<()> {
             nn::Projection::new(weight.clone(), bias).quantize(&case.qconfig())
         };
         // One range for all steps of a layer, without padding; one for each call of a cell.
-        let xs = case.tensor("x").expect("x");
-        let xs = match (case.kind().ends_with("Cell"), case.flag("batch_first")) {
-            (true, _) => xs.narrow(0, 0, 1)?,
-            (false, true) => xs.transpose(0, 1)?.contiguous()?,
-            (false, false) => xs.clone(),
+        let xs = match (tail, case.flag("batch_first")) {
+            ("", _) => case.xs().narrow(0, 0, 1)?,
+            (_, true) => case.xs().transpose(0, 1)?.contiguous()?,
+            (_, false) => case.xs().clone(),
         };
         let (steps, batch, _) = xs.dims3()?;
         let lengths = case.lengths().unwrap_or(vec![steps; batch]);
@@ -301,61 +198,270 @@ fn quantized_projections_equal_torch() -> Result<()> {
         let rows = Tensor::stack(&rows.collect::<candle_core::Result<Vec<_>>>()?, 0)?;
         let first = valid.iter().filter(|(t, _)| *t == 0).count();
         let ih = projection("ih")?.forward(&rows)?.narrow(0, 0, first)?;
-
-        let hidden = case.size("hidden_size");
         let h = match case.tensor("h_0") {
-            None => Tensor::zeros((batch, hidden), DType::F32, &Device::Cpu)?,
+            None => zeros(&[batch, size(&case.json["hidden_size"])]),
             Some(h) if h.rank() == 3 => h.get(0)?,
             Some(h) => h.clone(),
         };
-        let hh = projection("hh")?.forward(&h)?;
-        for (key, got) in [("ih", ih), ("hh", hh)] {
+        for (key, got) in [("ih", ih), ("hh", projection("hh")?.forward(&h)?)] {
             let expected = fixture.f32(&format!("{}.{key}", case.name()));
-            let fault = difference(&values(&got)?, &expected);
-            failures.extend(fault.map(|fault| format!("{key} {fault}: {json}")));
+            failures.compare(format_args!("{key}: {}", case.json), &values(&got), &expected);
         }
     }
-    report(&failures, 2 * cases.len());
+    failures.report(2 * cases.len());
+    Ok(())
+}
+
+fn close(a: &Tensor, b: &Tensor) {
+    assert_eq!(a.dims(), b.dims());
+    let worst = values(a).iter().zip(values(b)).fold(0f32, |w, (a, b)| w.max((a - b).abs()));
+    assert!(worst < 1e-5, "{worst}");
+}
+
+#[test]
+fn states_of_every_step_are_those_of_shorter_inputs_with_a_projection() -> Result<()> {
+    let config = RecurrentConfig { proj_size: 4, batch_first: true, ..RecurrentConfig::default() };
+    let mut lstm = nn::LSTM::new(7, 9, config, variables())?;
+    quantize(&mut lstm);
+    let xs = randn(&[2, 5, 7]);
+    let start = LSTMState::new(zeros(&[2, 4]), zeros(&[2, 9]));
+    for (step, state) in lstm.seq_init(&xs, &start)?.iter().enumerate() {
+        let (_, shorter) = lstm.forward(&xs.narrow(1, 0, step + 1)?, None)?;
+        assert_eq!(values(&state.h), values(&shorter.h), "{step}");
+        assert_eq!(values(&state.c), values(&shorter.c), "{step}");
+    }
     Ok(())
 }
 
 #[test]
-fn per_row_rows_do_not_depend_on_their_batch_or_padding() -> Result<()> {
-    let fixture = Fixture::open("recurrent_float");
-    let spec = QConfigSpec::int8().min_params(0);
-    let QConfig::Int8 { activation, .. } = QConfig::int8() else {
-        unreachable!("codes");
-    };
-    assert_eq!(activation.granularity, Granularity::PerRow);
-    let mut count = 0;
-    for json in &fixture.cases() {
-        let case = Case::new(json)?;
-        let (Some(lengths), xs) = (case.lengths(), case.tensor("x").expect("x")) else {
-            continue;
-        };
-        count += 1;
-        let mut layer = Layer::load(&case)?;
-        quantize_dynamic(&mut layer, &spec)?;
-        let batch_axis = if case.flag("batch_first") { 0 } else { 1 };
-        let together = layer.run(xs, Some(&lengths), None, None)?;
-        for (sequence, length) in lengths.iter().enumerate() {
-            let alone = xs.narrow(batch_axis, sequence, 1)?.narrow(1 - batch_axis, 0, *length)?;
-            for ((key, alone), (_, together)) in
-                layer.run(&alone, None, None, None)?.iter().zip(&together)
-            {
-                let together = match *key {
-                    "output" => together.narrow(batch_axis, sequence, 1)?.narrow(
-                        1 - batch_axis,
-                        0,
-                        *length,
-                    )?,
-                    _ => together.narrow(1, sequence, 1)?,
-                };
-                let fault = difference(&values(alone)?, &values(&together)?);
-                assert_eq!(fault, None, "{key} of sequence {sequence}: {json}");
-            }
+fn candle_rnn_equals_candle() -> Result<()> {
+    let vars = VarMap::new();
+    let vb = VarBuilder::from_varmap(&vars, DType::F32, CPU);
+    let xs = randn(&[2, 5, 7]);
+
+    let candle = candle_nn::lstm(7, 9, Default::default(), vb.pp("lstm"))?;
+    let ours = nn::lstm(7, 9, Default::default(), vb.pp("lstm"))?;
+    let (candle_states, states) = (candle.seq(&xs)?, ours.seq(&xs)?);
+    for (candle, ours) in candle_states.iter().zip(&states) {
+        close(&ours.h, &candle.h);
+        close(&ours.c, &candle.c);
+    }
+    close(&ours.states_to_tensor(&states)?, &candle.states_to_tensor(&candle_states)?);
+    let step = ours.step(&xs.narrow(1, 0, 1)?.squeeze(1)?, &ours.zero_state(2)?)?;
+    close(&step.h, &states[0].h);
+
+    let candle = candle_nn::gru(7, 9, Default::default(), vb.pp("gru"))?;
+    let ours = nn::gru(7, 9, Default::default(), vb.pp("gru"))?;
+    let (candle_states, states) = (candle.seq(&xs)?, ours.seq(&xs)?);
+    for (candle, ours) in candle_states.iter().zip(&states) {
+        close(&ours.h, &candle.h);
+    }
+    // candle's has the shape [2, 5 * 9].
+    assert_eq!(ours.states_to_tensor(&states)?.dims(), [2, 5, 9]);
+
+    let mut config = nn::LSTMConfig::default_no_bias();
+    config.layer_idx = 1;
+    config.direction = candle_nn::rnn::Direction::Backward;
+    nn::lstm(7, 9, config, vb.pp("named"))?;
+    let data = vars.data().lock().expect("vars");
+    assert!(data.contains_key("named.weight_ih_l1_reverse"));
+    assert!(!data.contains_key("named.bias_ih_l1_reverse"));
+    Ok(())
+}
+
+#[derive(Quantizable, Clone)]
+struct All {
+    lstm: nn::LSTM,
+    gru: nn::GRU,
+    rnn: nn::RNN,
+    lstm_cell: nn::LSTMCell,
+    gru_cell: nn::GRUCell,
+    rnn_cell: nn::RNNCell,
+}
+
+impl All {
+    fn random(config: RecurrentConfig) -> Result<Self> {
+        let (act, vb) = (Nonlinearity::Tanh, variables());
+        Ok(Self {
+            lstm: nn::LSTM::new(7, 9, config, vb.pp("lstm"))?,
+            gru: nn::GRU::new(7, 9, config, vb.pp("gru"))?,
+            rnn: nn::RNN::new(7, 9, act, config, vb.pp("rnn"))?,
+            lstm_cell: nn::LSTMCell::new(7, 9, config.bias, vb.pp("lstm_cell"))?,
+            gru_cell: nn::GRUCell::new(7, 9, config.bias, vb.pp("gru_cell"))?,
+            rnn_cell: nn::RNNCell::new(7, 9, config.bias, act, vb.pp("rnn_cell"))?,
+        })
+    }
+}
+
+#[test]
+fn all_kinds_are_swapped_by_int8_and_pytorchs_six_by_default() -> Result<()> {
+    let config = RecurrentConfig { bidirectional: true, num_layers: 2, ..Default::default() };
+    let float = All::random(config)?;
+    let report = quantize(&mut float.clone());
+    assert_eq!(report.swapped().count(), 6);
+    assert_eq!(report.layers[0].kind, LayerKind::LSTM);
+    // 2 layers in 2 directions of 4 * 9 gates.
+    assert_eq!(report.layers[0].parameters, 2 * 36 * (7 + 9) + 2 * 36 * (18 + 9));
+    let report = quantize_dynamic(&mut float.clone(), &QConfigSpec::pytorch())?;
+    let left: Vec<_> = report.left().map(|layer| layer.kind.clone()).collect();
+    assert_eq!(left, [LayerKind::RNN]);
+    Ok(())
+}
+
+#[test]
+fn every_dtype_and_empty_input() -> Result<()> {
+    for (bias, is_quantized) in [(true, false), (false, false), (true, true), (false, true)] {
+        let mut all = All::random(RecurrentConfig { bias, ..Default::default() })?;
+        if is_quantized {
+            quantize(&mut all);
+        }
+        for dtype in [DType::F32, DType::F16, DType::BF16, DType::F64] {
+            let xs = randn(&[4, 2, 7]).to_dtype(dtype)?;
+            let (ys, state) = all.lstm.forward(&xs, None)?;
+            let (wide, _) = all.lstm.forward(&xs.to_dtype(DType::F32)?, None)?;
+            assert_eq!((ys.dtype(), state.h.dtype(), state.c.dtype()), (dtype, dtype, dtype));
+            assert_same(&ys, &wide.to_dtype(dtype)?, "another dtype");
+            // A state of another dtype is taken as well.
+            all.lstm.forward(&xs.to_dtype(DType::F32)?, Some(&state))?;
+            assert_eq!(all.gru_cell.forward(&xs.get(0)?, None)?.dtype(), dtype);
+        }
+        // Without steps the state is unchanged; without sequences the results are empty.
+        let h = randn(&[1, 2, 9]);
+        let (ys, last) = all.gru.forward(&randn(&[0, 2, 7]), Some(&h))?;
+        assert_eq!((ys.dims(), values(&last)), (&[0, 2, 9][..], values(&h)));
+        let (ys, last) = all.rnn.forward(&randn(&[3, 0, 7]), None)?;
+        assert_eq!((ys.dims(), last.dims()), (&[3, 0, 9][..], &[1, 0, 9][..]));
+        let (ys, last) = all.gru.forward_lengths(&randn(&[3, 2, 7]), &[0, 3], Some(&h))?;
+        assert_eq!(values(&last.get(0)?.get(0)?), values(&h.get(0)?.get(0)?));
+        assert!(values(&ys).chunks(9).step_by(2).all(|row| row.iter().all(|y| *y == 0.)));
+        assert_eq!(all.lstm_cell.forward(&randn(&[0, 7]), None)?.c.dims(), [0, 9]);
+    }
+    Ok(())
+}
+
+#[test]
+fn a_sequence_that_is_not_finite_touches_no_other() -> Result<()> {
+    for spec in [all_int8(), QConfigSpec::pytorch()] {
+        let mut all = All::random(Default::default())?;
+        quantize_dynamic(&mut all, &spec)?;
+        let mut data = values(&randn(&[4, 3, 7]));
+        data[7] = f32::NAN; // sequence 1 at step 0
+        let (ys, _) = all.lstm.forward(&Tensor::from_vec(data, (4, 3, 7), CPU)?, None)?;
+        for (index, row) in values(&ys).chunks(9).enumerate() {
+            assert_eq!(row.iter().all(|y| y.is_nan()), index % 3 == 1, "row {index}");
+            assert_eq!(row.iter().any(|y| y.is_nan()), index % 3 == 1, "row {index}");
         }
     }
-    assert!(count >= 10, "{count}");
+    Ok(())
+}
+
+#[test]
+fn mistakes_are_errors_that_name_the_layer() -> Result<()> {
+    let float = All::random(Default::default())?;
+    let mut int8 = float.clone();
+    quantize(&mut int8);
+    for All { lstm, gru, lstm_cell, gru_cell, rnn_cell, .. } in [&float, &int8] {
+        for shape in [&[3, 2, 8][..], &[3, 8], &[7], &[1, 3, 2, 7]] {
+            let named = ["lstm: ", ", 7] or [steps, 7], got ", &format!("{shape:?}")];
+            assert_fails(lstm.forward(&randn(shape), None), &named);
+        }
+        for (shape, is_good) in [
+            (&[7][..], true),
+            (&[2, 7], true),
+            (&[9], false),
+            (&[2, 9], false),
+            (&[2, 1, 7], false),
+        ] {
+            let result = lstm_cell.forward(&randn(shape), None);
+            if is_good {
+                result?;
+            } else {
+                let expected = format!("expected [batch, 7] or [7], got {shape:?}");
+                assert_fails(result, &["lstm_cell", &expected]);
+            }
+        }
+        let xs = randn(&[3, 2, 7]);
+        assert_fails(gru_cell.forward(&xs, None), &["gru_cell", "[batch, 7]"]);
+        let ints = Tensor::zeros((3, 2, 7), DType::U32, CPU)?;
+        assert_fails(gru.forward(&ints, None), &["gru", "f32, f16, bf16 or f64", "U32"]);
+        let state = LSTMState::new(randn(&[1, 2, 9]), randn(&[1, 3, 9]));
+        let named = ["lstm", "state c", "[1, 2, 9]", "[1, 3, 9]"];
+        assert_fails(lstm.forward(&xs, Some(&state)), &named);
+        let state = randn(&[2, 9]);
+        assert_fails(gru.forward(&xs, Some(&state)), &["gru", "state h", "[1, 2, 9]", "[2, 9]"]);
+        assert_fails(rnn_cell.forward(&xs.get(0)?, Some(&randn(&[9]))), &["rnn_cell", "[2, 9]"]);
+        let of_lengths = |lengths: &[usize]| gru.forward_lengths(&xs, lengths, None);
+        assert_fails(of_lengths(&[3]), &["gru", "lengths", "2 sequences", "1 lengths"]);
+        assert_fails(of_lengths(&[3, 4]), &["gru", "at most the 3", "4 for sequence 1"]);
+    }
+
+    let vars = VarMap::new();
+    let vb = VarBuilder::from_varmap(&vars, DType::F32, CPU);
+    let with = |change: fn(&mut RecurrentConfig)| {
+        let mut config = RecurrentConfig::default();
+        change(&mut config);
+        config
+    };
+    let none = nn::GRU::new(7, 9, with(|c| c.num_layers = 0), vb.clone());
+    assert_fails(none, &["num_layers", "at least 1"]);
+    let projected = nn::GRU::new(7, 9, with(|c| c.proj_size = 3), vb.pp("decoder"));
+    assert_fails(projected, &["decoder: ", "proj_size", "LSTM", "3"]);
+    let projected = nn::LSTM::new(7, 9, with(|c| c.proj_size = 9), vb.clone());
+    assert_fails(projected, &["proj_size", "less than"]);
+    // candle's interface has no sequence without a batch, whatever the state.
+    let (xs, h) = (randn(&[5, 7]), randn(&[9]));
+    let named = ["one", "[batch, steps, 7]", "[5, 7]"];
+    let one = nn::LSTM::new(7, 9, Default::default(), vb.pp("one"))?;
+    assert_fails(one.seq_init(&xs, &LSTMState::new(h.clone(), h.clone())), &named);
+    let one = nn::GRU::new(7, 9, Default::default(), vb.pp("one_gru"))?;
+    assert_fails(one.seq_init(&xs, &nn::GRUState { h }), &named);
+    let two = nn::LSTM::new(7, 9, with(|c| c.num_layers = 2), vb.pp("two"))?;
+    assert_fails(two.zero_state(1), &["two", "one layer in one direction"]);
+
+    // A checkpoint without the reverse direction, and a checkpoint with a wrong shape.
+    let data = vars.data().lock().expect("vars");
+    let vb = weights(data.iter().map(|(name, var)| (name, var.as_tensor().clone())));
+    let both = nn::LSTM::new(7, 9, with(|c| c.bidirectional = true), vb.pp("two"));
+    assert_fails(both, &["two.weight_ih_l0_reverse"]);
+    let wide = nn::LSTM::new(8, 9, Default::default(), vb.pp("two"));
+    assert_fails(wide, &["two.weight_ih_l0", "[36, 8]", "[36, 7]"]);
+    Ok(())
+}
+
+#[test]
+fn a_weight_that_is_not_finite_is_named() -> Result<()> {
+    let vars = VarMap::new();
+    let vb = VarBuilder::from_varmap(&vars, DType::F32, CPU);
+    let lstm = nn::LSTM::new(7, 9, Default::default(), vb.pp("lstm"))?;
+    let bad = Tensor::full(f32::INFINITY, (36, 9), CPU)?;
+    vars.data().lock().expect("vars")["lstm.weight_hh_l0"].set(&bad)?;
+    let error = quantize_dynamic(&mut vec![lstm], &all_int8()).unwrap_err();
+    let message = error.to_string();
+    assert!(message.starts_with("0.weight_hh_l0: ") && message.contains("inf"), "{message}");
+    // A chain of sources, as anyhow prints it, does not repeat the message.
+    assert!(std::error::Error::source(&error).is_none());
+    Ok(())
+}
+
+#[test]
+fn a_size_beyond_all_memory_is_an_error() {
+    let huge = usize::MAX / 2;
+    for kind in ["LSTM", "GRU", "LSTMCell", "GRUCell"] {
+        let act = Nonlinearity::Tanh;
+        let layer = Recurrent::new(kind, [1, huge], act, Default::default(), variables());
+        assert_fails(layer, &["weight: expected at most", &huge.to_string()]);
+    }
+}
+
+#[test]
+fn new_parameters_are_drawn_as_pytorch_draws_them() -> Result<()> {
+    let vars = VarMap::new();
+    let vb = VarBuilder::from_varmap(&vars, DType::F32, CPU);
+    nn::LSTM::new(8, 25, RecurrentConfig::default(), vb)?;
+    // All uniform up to 1 / sqrt(25).
+    for (name, var) in vars.data().lock().expect("no panic").iter() {
+        let greatest = values(var).into_iter().fold(0f32, |max, x| max.max(x.abs()));
+        assert!((0.15..=0.2).contains(&greatest), "{name}: {greatest}");
+    }
     Ok(())
 }

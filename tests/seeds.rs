@@ -3,14 +3,9 @@
 
 mod common;
 
-use candle_core::{Module, Tensor};
 use candle_dynquant::tune::{LayerPrecision, Stopped};
-use candle_dynquant::{
-    LayerKind, OnnxRuntimeOptions, QConfig, QConfigSpec, QDType, Quantizable, Result, TuningConfig,
-    nn, quantize_dynamic, tune,
-};
-
-use common::{lstm, tensor};
+use candle_dynquant::{OnnxRuntimeOptions, QDType, Result, TuningConfig, tune};
+use common::*;
 
 #[derive(Quantizable, Clone)]
 struct Tagger {
@@ -93,7 +88,7 @@ fn every_route_leads_to_int8() -> Result<()> {
         OnnxRuntimeOptions { weight_type: QDType::QInt8, per_channel: true, ..Default::default() };
     let spec = QConfigSpec::all_kinds(QConfig::onnxruntime(options)).exclude(["classifier"]);
     let report = quantize_dynamic(&mut excluding, &spec)?;
-    let left: Vec<_> = report.left().map(|layer| layer.path.as_str()).collect();
+    let left: Vec<_> = report.left().map(|layer| &*layer.path).collect();
     assert_eq!(left, ["classifier"]);
 
     // Quantization("bert.yaml").fit()
@@ -102,17 +97,13 @@ fn every_route_leads_to_int8() -> Result<()> {
     let outcome = tune(&mut tuned, &config, |model: &Tagger| model.agreement(&float, &xs))?;
     assert!(outcome.met && outcome.stopped == Stopped::CriterionMet, "{outcome}");
     assert_eq!((outcome.baseline, outcome.target), (1., 0.99));
-    assert!(
-        outcome.layers.iter().any(|layer| layer.precision == LayerPrecision::Int8),
-        "{outcome}"
-    );
+    let is_int8 = outcome.layers.iter().any(|layer| layer.precision == LayerPrecision::Int8);
+    assert!(is_int8, "{outcome}");
     let lines = [3, 4, 12, 19].map(|line| format!("line {line}: "));
-    let ignored: Vec<_> = outcome.ignored.iter().zip(&lines).collect();
-    assert!(
-        ignored.len() == 4 && ignored.iter().all(|(key, line)| key.starts_with(*line)),
-        "names, calibration and the seed: {:?}",
-        outcome.ignored
-    );
+    // Names, calibration and the seed.
+    let ignored = &outcome.ignored;
+    let are_named = ignored.iter().zip(&lines).all(|(key, line)| key.starts_with(line));
+    assert!(ignored.len() == 4 && are_named, "{ignored:?}");
 
     for (route, model) in [
         ("PyTorch", &pytorch),

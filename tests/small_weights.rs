@@ -5,24 +5,11 @@ mod common;
 
 use std::collections::HashMap;
 
-use candle_core::{DType, Device, Module, Tensor};
-use candle_dynquant::{
-    Checkpoint, QConfig, QConfigSpec, Quantizable, Result, checkpoint, nn, quantize_dynamic,
-};
-use candle_nn::VarBuilder;
-
-use common::tensor;
+use candle_dynquant::Result;
+use common::*;
 
 /// Down to where a product of two values of the range of 1 is subnormal.
 const MAGNITUDES: [f64; 7] = [1e-4, 1e-6, 1e-7, 1e-8, 1e-20, 1e-30, 1e-34];
-
-/// SQNR in dB, in f64: the squares of small numbers are 0 in f32.
-fn sqnr(expected: &Tensor, got: &Tensor) -> Result<f64> {
-    let f64s = |t: &Tensor| t.to_dtype(DType::F64);
-    let energy = |t: &Tensor| t.sqr()?.sum_all()?.to_scalar::<f64>();
-    let noise = energy(&(f64s(expected)? - f64s(got)?)?)?;
-    Ok(10. * (energy(&f64s(expected)?)? / noise).log10())
-}
 
 fn scaled(shape: &[usize], seed: u64, magnitude: f64) -> Result<Tensor> {
     Ok((tensor(shape, seed)?.to_dtype(DType::F64)? * magnitude)?.to_dtype(DType::F32)?)
@@ -38,33 +25,27 @@ struct Model {
 
 /// A model whose weights have that magnitude, or channels `single` of each, and no bias.
 fn tensors(magnitude: f64, single: Option<usize>) -> Result<HashMap<String, Tensor>> {
-    let shapes: [(&str, &[usize]); 10] = [
-        ("embed.weight", &[40, 32]),
-        ("lstm.weight_ih_l0", &[128, 32]),
-        ("lstm.weight_hh_l0", &[128, 32]),
-        ("lstm.bias_ih_l0", &[128]),
-        ("lstm.bias_hh_l0", &[128]),
-        ("gru.weight_ih_l0", &[96, 32]),
-        ("gru.weight_hh_l0", &[96, 32]),
-        ("gru.bias_ih_l0", &[96]),
-        ("gru.bias_hh_l0", &[96]),
-        ("head.weight", &[24, 32]),
-    ];
+    let mut shapes =
+        vec![("embed.weight".to_owned(), vec![40, 32]), ("head.weight".into(), vec![24, 32])];
+    for (name, rows) in [("lstm", 128), ("gru", 96)] {
+        for part in ["ih", "hh"] {
+            shapes.push((format!("{name}.weight_{part}_l0"), vec![rows, 32]));
+            shapes.push((format!("{name}.bias_{part}_l0"), vec![rows]));
+        }
+    }
     let mut tensors = HashMap::new();
-    for (seed, (name, shape)) in shapes.into_iter().enumerate() {
-        let whole = scaled(shape, seed as u64, if shape.len() == 1 { 0. } else { magnitude })?;
-        let tensor = match (single, shape) {
-            (Some(channel), [rows, columns]) => {
-                let good = scaled(shape, seed as u64, 0.1)?;
-                let one = whole.narrow(0, channel, 1)?;
+    for (seed, (name, shape)) in (0..).zip(shapes) {
+        let whole = scaled(&shape, seed, if shape.len() == 1 { 0. } else { magnitude })?;
+        let tensor = match (single, &shape[..]) {
+            (Some(channel), [rows, _]) => {
+                let good = scaled(&shape, seed, 0.1)?;
                 let after = good.narrow(0, channel + 1, rows - channel - 1)?;
-                let parts = [&good.narrow(0, 0, channel)?, &one, &after];
-                assert_eq!(one.dims(), [1, *columns]);
-                Tensor::cat(&parts, 0)?
+                let before = good.narrow(0, 0, channel)?;
+                Tensor::cat(&[&before, &whole.narrow(0, channel, 1)?, &after], 0)?
             }
             _ => whole,
         };
-        tensors.insert(name.to_owned(), tensor);
+        tensors.insert(name, tensor);
     }
     Ok(tensors)
 }
@@ -80,12 +61,12 @@ impl Model {
     }
 
     fn of(tensors: &HashMap<String, Tensor>) -> Result<Self> {
-        Self::load(&VarBuilder::from_tensors(tensors.clone(), DType::F32, &Device::Cpu))
+        Self::load(&weights(tensors.clone()))
     }
 
     /// The output of each layer for inputs of the range of 1.
     fn outputs(&self) -> Result<[(&'static str, Tensor); 4]> {
-        let ids = Tensor::arange(0u32, 40, &Device::Cpu)?;
+        let ids = Tensor::arange(0u32, 40, CPU)?;
         let xs = scaled(&[2, 5, 32], 77, 0.25)?;
         Ok([
             ("embed", self.embed.forward(&ids)?),
@@ -97,7 +78,7 @@ impl Model {
 }
 
 fn int8() -> QConfigSpec {
-    QConfigSpec::int8().min_params(0).embeddings()
+    all_int8().embeddings()
 }
 
 #[test]
@@ -107,7 +88,7 @@ fn int8_keeps_weights_of_any_magnitude() -> Result<()> {
         let mut model = float.clone();
         quantize_dynamic(&mut model, &int8())?;
         for ((name, expected), (_, got)) in float.outputs()?.iter().zip(model.outputs()?) {
-            let sqnr = sqnr(expected, &got)?;
+            let sqnr = sqnr(expected, &got);
             assert!(sqnr >= 36., "{name} of {magnitude:e}: {sqnr} dB");
         }
     }
@@ -126,7 +107,7 @@ fn int8_keeps_a_small_channel_beside_large_ones() -> Result<()> {
         ];
         for (name, weight) in weights {
             let row = |weight: &Tensor| weight.narrow(0, 3, 1);
-            let sqnr = sqnr(&row(&float[name])?, &row(&weight)?)?;
+            let sqnr = sqnr(&row(&float[name])?, &row(&weight)?);
             assert!(sqnr >= 40., "{name} of {magnitude:e}: {sqnr} dB");
         }
     }
@@ -142,8 +123,8 @@ fn int8_keeps_small_activations_with_small_weights() -> Result<()> {
         let xs = scaled(&[7, 64], 3, inputs)?;
         let float = nn::Linear::new(scaled(&[20, 64], 4, weights)?, None);
         let mut layer = float.clone();
-        quantize_dynamic(&mut layer, &QConfigSpec::int8().min_params(0))?;
-        let sqnr = sqnr(&float.forward(&xs)?, &layer.forward(&xs)?)?;
+        quantize(&mut layer);
+        let sqnr = sqnr(&float.forward(&xs)?, &layer.forward(&xs)?);
         assert!(sqnr >= 36., "{inputs:e} by {weights:e}: {sqnr} dB");
     }
     Ok(())
@@ -170,13 +151,13 @@ fn presets_of_others_keep_their_minimum_scale() -> Result<()> {
 #[test]
 fn channels_of_zeros_and_of_subnormals_have_the_minimum_scale() -> Result<()> {
     let rows = [[0f32, 0.], [1e-40, -3e-39], [1e-38, 3e-38], [0.5, -1.]];
-    let weight = Tensor::new(&rows, &Device::Cpu)?;
-    let mut layer = nn::Linear::new(weight, Some(Tensor::ones(4, DType::F32, &Device::Cpu)?));
-    quantize_dynamic(&mut layer, &QConfigSpec::int8().min_params(0))?;
+    let weight = Tensor::new(&rows, CPU)?;
+    let mut layer = nn::Linear::new(weight, Some(ones(&[4])));
+    quantize(&mut layer);
     let qweight = layer.projection().qweight().expect("quantized");
     assert_eq!(qweight.scales()[..3], [f32::MIN_POSITIVE; 3]);
     assert_eq!(qweight.codes(), [0, 0, 0, 0, 1, 3, 64, -127]);
-    let ys = layer.forward(&Tensor::new(&[[2f32, -1.]], &Device::Cpu)?)?;
+    let ys = layer.forward(&Tensor::new(&[[2f32, -1.]], CPU)?)?;
     assert_eq!(ys.to_vec2::<f32>()?[0][..3], [1.; 3]);
     Ok(())
 }
@@ -189,16 +170,15 @@ fn small_scales_are_saved_and_loaded() -> Result<()> {
         let tensors = tensors(1e-34, single)?;
         candle_core::safetensors::save(&tensors, &float)?;
         let source = Checkpoint::open(&float)?;
-        let cpu = Device::Cpu;
-        let mut model = Model::load(&source.var_builder(DType::F32, &cpu))?;
+
+        let mut model = Model::load(&source.var_builder(DType::F32, CPU))?;
         quantize_dynamic(&mut model, &int8())?;
         checkpoint::save(&model, &source, &saved)?;
-        let vb = Checkpoint::open(&saved)?.var_builder(DType::F32, &cpu);
+        let vb = Checkpoint::open(&saved)?.var_builder(DType::F32, CPU);
         let loaded = Model::load(&vb)?;
         for ((name, expected), (_, got)) in model.outputs()?.iter().zip(loaded.outputs()?) {
-            let bits = |t: &Tensor| t.flatten_all()?.to_vec1::<f32>();
-            let equal = bits(expected)? == bits(&got)?;
-            assert!(equal && bits(&got)?.iter().any(|x| *x != 0.), "{name}");
+            assert_eq!(bits(expected), bits(&got), "{name}");
+            assert!(values(&got).iter().any(|x| *x != 0.), "{name}");
         }
     }
     Ok(())
@@ -218,7 +198,7 @@ fn a_spec_may_name_the_minimum_scale() -> Result<()> {
 #[test]
 fn half_precision_counts_the_weights_of_channels_below_its_range() -> Result<()> {
     let rows = [[1e-6f32, 0., -3e-8], [1e-6, 1., 1e-9], [6.2e-5, 0., 0.], [0., 0., 0.]];
-    let weight = Tensor::new(&rows, &Device::Cpu)?;
+    let weight = Tensor::new(&rows, CPU)?;
     let mut model = vec![nn::Linear::new(weight.clone(), None)];
     let report = quantize_dynamic(&mut model, &QConfigSpec::float16())?;
     assert_eq!((report.layers[0].underflowed, report.layers[0].saturated), (2, 0));
@@ -231,7 +211,7 @@ fn half_precision_counts_the_weights_of_channels_below_its_range() -> Result<()>
     let report = quantize_dynamic(&mut table, &spec)?;
     assert_eq!(report.layers[0].underflowed, 2);
 
-    let weight = Tensor::new(&[[1e-39f32, 0.], [1., 1e-39]], &Device::Cpu)?;
+    let weight = Tensor::new(&[[1e-39f32, 0.], [1., 1e-39]], CPU)?;
     let mut model = nn::Linear::new(weight, None);
     let report = quantize_dynamic(&mut model, &QConfigSpec::bfloat16())?;
     assert_eq!(report.layers[0].underflowed, 1);

@@ -3,16 +3,18 @@
 //!
 //! `DYNQUANT_LONG=1 cargo test --release --test threads` makes thousands of calls of each.
 
+mod common;
+
 use std::cell::Cell;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, mpsc};
 use std::thread;
 
-use candle_core::{DType, Device, Module, Result, Tensor};
+use candle_core::Result;
 use candle_dynquant::nn::{self, Nonlinearity};
-use candle_dynquant::{QConfig, QConfigSpec, Quantizable, ops, quantize_dynamic};
+use candle_dynquant::ops;
 use candle_dynquant_support::watchdog::Watchdog;
-use candle_nn::{VarBuilder, VarMap};
+use common::*;
 use rayon::prelude::*;
 
 /// A computation, and the bits of its result on one thread.
@@ -23,23 +25,18 @@ struct Case {
 }
 
 impl Case {
-    fn new(
-        name: impl Into<String>,
-        run: impl Fn() -> Result<Tensor> + Send + Sync + 'static,
-    ) -> Result<Self> {
-        let serial = pool(1).install(|| bits(&run()?))?;
-        Ok(Self { name: name.into(), run: Box::new(run), expected: serial })
+    fn new<F>(name: impl Into<String>, run: F) -> Result<Self>
+    where
+        F: Fn() -> Result<Tensor> + Send + Sync + 'static,
+    {
+        let expected = bits(&pool(1).install(&run)?);
+        Ok(Self { name: name.into(), run: Box::new(run), expected })
     }
 
     fn check(&self) {
-        let got = (self.run)().and_then(|ys| bits(&ys)).expect("a result");
+        let got = bits(&(self.run)().expect("a result"));
         assert!(got == self.expected, "{}: other bits", self.name);
     }
-}
-
-fn bits(tensor: &Tensor) -> Result<Vec<u32>> {
-    let values = tensor.flatten_all()?.to_vec1::<f32>()?;
-    Ok(values.into_iter().map(f32::to_bits).collect())
 }
 
 fn pool(threads: usize) -> rayon::ThreadPool {
@@ -49,10 +46,6 @@ fn pool(threads: usize) -> rayon::ThreadPool {
 
 fn long() -> bool {
     std::env::var_os("DYNQUANT_LONG").is_some_and(|value| value == "1")
-}
-
-fn randn(shape: impl Into<candle_core::Shape>) -> Result<Tensor> {
-    Tensor::randn(0f32, 1., shape.into(), &Device::Cpu)
 }
 
 const PRESETS: [(&str, QConfig); 4] = [
@@ -69,31 +62,31 @@ fn quantized<L: Quantizable>(mut layer: L, qconfig: &QConfig) -> L {
 }
 
 fn rnn(input: usize, hidden: usize) -> Result<nn::RNN> {
-    let (vars, device) = (VarMap::new(), Device::Cpu);
-    let rnn = |vb| nn::RNN::new(input, hidden, Nonlinearity::Tanh, Default::default(), vb);
-    rnn(VarBuilder::from_varmap(&vars, DType::F32, &device)).map_err(candle_core::Error::wrap)?;
+    let rnn = |vb| {
+        let rnn = nn::RNN::new(input, hidden, Nonlinearity::Tanh, Default::default(), vb);
+        rnn.map_err(candle_core::Error::wrap)
+    };
+    let vars = VarMap::new();
+    rnn(VarBuilder::from_varmap(&vars, DType::F32, CPU))?;
     // Variables have gradients, and a float layer of variables uses candle's operations.
     let vars = vars.data().lock().expect("no panic while it was locked");
-    let weights = vars.iter().map(|(name, var)| (name.clone(), var.as_tensor().detach()));
-    let vb = VarBuilder::from_tensors(weights.collect(), DType::F32, &device);
-    rnn(vb).map_err(candle_core::Error::wrap)
+    rnn(weights(vars.iter().map(|(name, var)| (name, var.as_tensor().detach()))))
 }
 
 /// A recurrent layer in which one task quantizes more activations than a `Linear` does on one
 /// thread.
 fn large_rnn(steps: usize) -> Result<Case> {
     let rnn = quantized(rnn(8, 512)?, &QConfig::pytorch());
-    let xs = randn((steps, 32, 8))?;
+    let xs = randn(&[steps, 32, 8]);
     Case::new("RNN, default", move || Ok(rnn.forward(&xs, None)?.0))
 }
 
 fn cases() -> Result<Vec<Case>> {
-    let (vars, device) = (VarMap::new(), Device::Cpu);
-    let vb = VarBuilder::from_varmap(&vars, DType::F32, &device);
+    let vb = variables();
     let mut cases = vec![large_rnn(4)?];
 
     let wide = quantized(rnn(8, 512)?, &QConfig::int8());
-    let xs = randn((1, 544, 8))?;
+    let xs = randn(&[1, 544, 8]);
     cases.push(Case::new("RNN of a wide batch, per_row", move || Ok(wide.forward(&xs, None)?.0))?);
     for (batch, hidden, steps) in [(1, 256, 8), (40, 64, 3)] {
         for (preset, qconfig) in &PRESETS {
@@ -102,36 +95,45 @@ fn cases() -> Result<Vec<Case>> {
             let lstm = nn::LSTM::new(32, hidden, Default::default(), vb.pp("lstm"))?;
             let gru = nn::GRU::new(32, hidden, Default::default(), vb.pp("gru"))?;
             let (lstm, gru) = (quantized(lstm, qconfig), quantized(gru, qconfig));
-            let xs = randn((steps, batch, 32))?;
+            let xs = randn(&[steps, batch, 32]);
             let of_gru = xs.clone();
             cases.push(Case::new(name("LSTM"), move || Ok(lstm.forward(&xs, None)?.0))?);
             cases.push(Case::new(name("GRU"), move || Ok(gru.forward(&of_gru, None)?.0))?);
         }
     }
     for (preset, qconfig) in &PRESETS {
-        let linear = quantized(nn::Linear::new(randn((700, 512))?, None), qconfig);
-        let xs = randn((48, 512))?;
+        let linear = quantized(nn::Linear::new(randn(&[700, 512]), None), qconfig);
+        let xs = randn(&[48, 512]);
         cases.push(Case::new(format!("Linear, {preset}"), move || linear.forward(&xs))?);
     }
-    let xs = randn((2, 4, 96, 32))?;
+    let xs = randn(&[2, 4, 96, 32]);
     cases.push(Case::new("attention", move || {
         ops::scaled_dot_product_attention(&xs, &xs, &xs, None, 0.2)?.contiguous()
     })?);
-    let xs = randn((2, 4, 96, 32))?;
+    let xs = randn(&[2, 4, 96, 32]);
     cases.push(Case::new("attention, bfloat16", move || {
         let precision = ops::Precision::BFloat16;
         let mask = ops::Mask::Causal;
         ops::scaled_dot_product_attention_with(&xs, &xs, &xs, mask, 0.2, precision)?.contiguous()
     })?);
-    let (xs, weight) = (randn((128, 384))?, randn(384)?);
-    let flat = xs.clone();
-    cases.push(Case::new("layer norm", move || ops::layer_norm(&xs, &weight, None, 1e-5))?);
+    let (flat, weight) = (randn(&[128, 384]), randn(&[384]));
+    let (xs, of_norm) = (flat.clone(), weight.clone());
+    cases.push(Case::new("layer norm", move || ops::layer_norm(&xs, &of_norm, None, 1e-5))?);
+    let (xs, w) = (flat.clone(), weight.clone());
+    let of_sum = move || ops::add_layer_norm(&xs, &xs, &w, Some(&w), 1e-5);
+    cases.push(Case::new("layer norm of a sum", of_sum)?);
+    let xs = flat.clone();
+    let of_sum = move || {
+        let (normal, sum) = ops::add_rms_norm(&xs, &xs, &weight, 1e-5)?;
+        Tensor::cat(&[normal, sum], 0)
+    };
+    cases.push(Case::new("RMS norm of a sum", of_sum)?);
     let xs = flat.clone();
     cases.push(Case::new("softmax", move || ops::softmax_last_dim(&xs))?);
     cases.push(Case::new("gelu", move || ops::gelu(&flat))?);
-    let mut table = nn::Embedding::new(randn((50, 128))?, 128);
+    let mut table = nn::Embedding::new(randn(&[50, 128]), 128);
     quantize_dynamic(&mut table, &QConfigSpec::new().embeddings()).expect("quantizes");
-    let ids = Tensor::from_iter((0..1_000u32).map(|i| i * 7 % 50), &device)?;
+    let ids = Tensor::from_iter((0..1_000u32).map(|i| i * 7 % 50), CPU)?;
     cases.push(Case::new("Embedding", move || table.forward(&ids))?);
     Ok(cases)
 }
@@ -260,8 +262,7 @@ fn a_call_in_a_destructor_of_a_thread_has_the_same_bits() -> Result<()> {
             let (sender, receiver) = mpsc::channel();
             let (of_end, of_thread) = (Arc::clone(&cases), Arc::clone(&cases));
             let at_end = move || {
-                let got = (of_end[index].run)().and_then(|ys| bits(&ys));
-                _ = sender.send(got.expect("a result"));
+                _ = sender.send(bits(&(of_end[index].run)().expect("a result")));
             };
             let thread = thread::spawn(move || {
                 if calls_before {
@@ -290,20 +291,20 @@ fn child_without_threads() -> Result<()> {
     }
     assert!(std::thread::Builder::new().spawn(|| {}).is_err());
     let rnn = rnn(8, 512)?;
-    let xs = randn((3, 32, 8))?;
+    let xs = randn(&[3, 32, 8]);
     let float = rnn.forward(&xs, None)?.0;
     for (_, qconfig) in &PRESETS {
         let int8 = quantized(rnn.clone(), qconfig);
         let ys = int8.forward(&xs, None)?.0;
         assert!((ys - &float)?.abs()?.max_all()?.to_scalar::<f32>()? < 0.1);
     }
-    let layer = nn::Linear::new(randn((700, 512))?, None);
-    let xs = randn((48, 512))?;
+    let layer = nn::Linear::new(randn(&[700, 512]), None);
+    let xs = randn(&[48, 512]);
     // Not by the float layer: candle multiplies in rayon's pool.
     let float16 = quantized(layer.clone(), &QConfig::float16()).forward(&xs)?;
     let ys = quantized(layer, &QConfig::int8()).forward(&xs)?;
     assert!((ys - float16)?.abs()?.max_all()?.to_scalar::<f32>()? < 2.);
-    ops::softmax_last_dim(&randn((128, 384))?)?;
+    ops::softmax_last_dim(&randn(&[128, 384]))?;
     println!("ended without threads");
     Ok(())
 }

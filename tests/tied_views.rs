@@ -1,13 +1,13 @@
 //! Layers that hold views of one memory: each is counted once, and a matrix quantized once.
 
+mod common;
+
 use std::collections::{HashMap, HashSet};
 
-use candle_core::{CpuStorage, DType, Device, Module, Storage, Tensor};
-use candle_dynquant::{
-    Layer, Outcome, QConfigSpec, Quantizable, Report, Result, WeightId, nn, quantize_dynamic,
-};
+use candle_core::{CpuStorage, Storage};
+use candle_dynquant::{Error, Result, WeightId};
+use common::*;
 
-const CPU: &Device = &Device::Cpu;
 const ROWS: usize = 48;
 const SIZE: usize = 16;
 const BYTES: usize = 4 * ROWS * SIZE;
@@ -63,13 +63,8 @@ fn memory() -> Result<Tensor> {
     Ok(Tensor::from_vec(values, ROWS * SIZE, CPU)?)
 }
 
-fn outcome<'a>(report: &'a Report, path: &str) -> &'a Outcome {
-    let layer = report.layers.iter().find(|l| l.path == path);
-    &layer.expect("a layer").outcome
-}
-
 fn spec() -> QConfigSpec {
-    QConfigSpec::int8().min_params(0).embeddings()
+    all_int8().embeddings()
 }
 
 /// Quantizes, and compares the report with the memories themselves.
@@ -98,30 +93,19 @@ fn views_of_one_matrix_are_one_weight() -> Result<()> {
         ("detached", table.detach()),
     ];
     for (case, view) in views {
-        let mut model = Model::default().table(table.clone())?.linear(view);
+        let float = Model::default().table(table.clone())?.linear(view);
+        let mut model = float.clone();
         let report = checked(case, &mut model, &spec())?;
         let shared = Outcome::Shared { with: "linears.0".into() };
-        assert_eq!(outcome(&report, "tables.0"), &shared, "{case}");
+        assert_eq!(layer_at(&report, "tables.0").outcome, shared, "{case}");
         assert_eq!(report.bytes_before(), BYTES, "{case}");
         let rows = model.tables[0].forward(&Tensor::arange(0, ROWS as u32, CPU)?)?;
-        let weight = model.linears[0].weight();
-        assert_eq!(rows.to_vec2::<f32>()?, weight.to_vec2::<f32>()?, "{case}");
+        assert_same(&rows, model.linears[0].weight(), case);
 
-        let left = spec().exclude(["tables"]);
-        let view = model_view(&table, case)?;
-        let mut model = Model::default().table(table.clone())?.linear(view);
-        let report = checked(case, &mut model, &left)?;
+        let report = checked(case, &mut float.clone(), &spec().exclude(["tables"]))?;
         assert_eq!(report.bytes_before(), 0, "{case}: the table stays");
     }
     Ok(())
-}
-
-/// A new view of a kind that was tried already.
-fn model_view(table: &Tensor, case: &str) -> Result<Tensor> {
-    Ok(match case {
-        "transposed twice" => table.t()?.t()?,
-        _ => table.reshape((ROWS, SIZE))?,
-    })
 }
 
 #[test]
@@ -134,26 +118,23 @@ fn parts_of_one_memory_are_counted_by_their_size() -> Result<()> {
         let model = Model::default().linear(part(0, third)?);
         Ok(model.linear(part(third, third)?).linear(part(2 * third, third)?))
     };
+    let bytes = |report: &Report| -> Vec<_> {
+        report.layers.iter().map(|layer| layer.bytes_before).collect()
+    };
     let report = checked("fused", &mut fused()?, &spec())?;
-    let each: Vec<_> = report.layers.iter().map(|l| l.bytes_before).collect();
-    assert_eq!(each, [BYTES / 3; 3]);
+    assert_eq!(bytes(&report), [BYTES / 3; 3]);
     assert!(report.layers.iter().all(|l| l.tied_to.is_none()));
 
     // The memory stays while any part of it is in use.
     let report = checked("one left", &mut fused()?, &spec().exclude(["linears.1"]))?;
-    let each: Vec<_> = report.layers.iter().map(|l| l.bytes_before).collect();
-    assert_eq!(each, [0, BYTES, 0]);
+    assert_eq!(bytes(&report), [0, BYTES, 0]);
     let note = "linears.0: its float weight stays in memory, because linears.1 still holds it";
-    assert!(report.to_string().contains(note), "{report}");
+    assert_parts(&report.to_string(), &[note]);
 
     // A table with more rows than the head knows of.
-    let padded = || -> Result<Model> {
-        let model = Model::default().table(table.clone())?;
-        Ok(model.linear(part(0, 40)?))
-    };
+    let padded = || Ok::<_, Error>(Model::default().table(table.clone())?.linear(part(0, 40)?));
     let report = checked("padded", &mut padded()?, &spec())?;
-    let each: Vec<_> = report.layers.iter().map(|l| l.bytes_before).collect();
-    assert_eq!(each, [BYTES / 6, BYTES / 6 * 5]);
+    assert_eq!(bytes(&report), [BYTES / 6, BYTES / 6 * 5]);
     for name in ["tables", "linears"] {
         checked(name, &mut padded()?, &spec().exclude([name]))?;
     }
@@ -170,8 +151,7 @@ fn parts_of_one_memory_are_counted_by_their_size() -> Result<()> {
     // Two matrices with the same elements, and a matrix that repeats one element.
     let mut model = Model::default().linear(table.clone()).linear(table.t()?);
     checked("transposed", &mut model, &spec())?;
-    let row = Tensor::ones((1, SIZE), DType::F32, CPU)?;
-    let mut model = Model::default().linear(row.broadcast_as((ROWS, SIZE))?);
+    let mut model = Model::default().linear(ones(&[1, SIZE]).broadcast_as((ROWS, SIZE))?);
     let report = checked("broadcast", &mut model, &spec())?;
     assert_eq!(report.bytes_before(), 4 * SIZE);
     Ok(())
@@ -201,8 +181,8 @@ fn a_bias_within_the_weights_memory_does_not_keep_it() -> Result<()> {
     let report = quantize_dynamic(&mut model, &spec())?;
     assert_eq!(report.bytes_before(), BYTES);
     assert_eq!(model.float_bytes(), 4 * SIZE, "a copy of the bias alone");
-    let bias = |linear: &nn::Linear| linear.bias().expect("a bias").to_vec1::<f32>();
-    assert_eq!(bias(&model.linears[0])?, bias(&float)?);
+    let [got, expected] = [&model.linears[0], &float].map(|linear| linear.bias().expect("a bias"));
+    assert_same(got, expected, "the bias");
     Ok(())
 }
 

@@ -5,9 +5,10 @@ mod common;
 use std::collections::HashMap;
 use std::sync::Arc;
 
-use candle_dynquant::{ErrorKind, LayerKind, QConfigSpec, Quantizable, Result, quantize_dynamic};
+use candle_dynquant::Result;
 use candle_dynquant::{Walk, WalkMut};
 use common::toy::{Quantize, Seen, Toy, assert_walks};
+use common::*;
 
 #[derive(Quantizable)]
 struct Tied {
@@ -29,19 +30,11 @@ struct Outer {
 
 #[test]
 fn an_arc_is_visited_once() {
-    assert_walks(
-        "tied",
-        &mut tied(),
-        &["embedding: Linear", "blocks.0: Linear"],
-        &["decoder = embedding"],
-    );
-    let equal = Tied { decoder: Arc::new(Toy::new()), ..tied() };
-    assert_walks(
-        "equal values behind two pointers are two layers",
-        &mut { equal },
-        &["embedding: Linear", "blocks.0: Linear", "decoder: Linear"],
-        &[],
-    );
+    let layers = "embedding: Linear, blocks.0: Linear";
+    assert_walks("tied", &mut tied(), layers, &["decoder = embedding"]);
+    let mut equal = Tied { decoder: Arc::new(Toy::new()), ..tied() };
+    let layers = "embedding: Linear, blocks.0: Linear, decoder: Linear";
+    assert_walks("equal values behind two pointers are two layers", &mut equal, layers, &[]);
 }
 
 #[test]
@@ -50,10 +43,7 @@ fn a_changed_arc_stays_shared_inside_and_as_it_was_outside() {
     let outside = Arc::clone(&model.embedding);
     WalkMut::over(&mut model, &mut Quantize(|_: &str| true)).expect("quantizes");
     assert!(model.embedding.is_quantized(), "the layer was changed");
-    assert!(
-        Arc::ptr_eq(&model.embedding, &model.decoder),
-        "both places point to the changed layer"
-    );
+    assert!(Arc::ptr_eq(&model.embedding, &model.decoder), "both places have the changed layer");
     assert!(!outside.is_quantized(), "a clone outside keeps the old layer");
 }
 
@@ -76,10 +66,7 @@ fn arcs_within_arcs() {
     let mut inner_first = (Arc::clone(&inner), Arc::clone(&outer), Arc::clone(&outer));
     WalkMut::over(&mut inner_first, &mut Quantize(|_: &str| true)).expect("quantizes");
     assert!(inner_first.0.is_quantized(), "inner first: inner");
-    assert!(
-        Arc::ptr_eq(&inner_first.0, &inner_first.1.inner),
-        "inner first: the outer pointer still holds the old inner one"
-    );
+    assert!(Arc::ptr_eq(&inner_first.0, &inner_first.1.inner), "inner first: within the outer");
     assert!(Arc::ptr_eq(&inner_first.1, &inner_first.2), "inner first: outer");
 
     let mut outer_first = (Arc::clone(&outer), Arc::clone(&inner));
@@ -95,16 +82,14 @@ fn maps_are_walked_in_the_order_of_their_keys() {
         let mut model: HashMap<String, Toy> =
             names.iter().rev().map(|n| (n.clone(), Toy::new())).collect();
         let expected: Vec<String> = names.iter().map(|n| format!("{n}: Linear")).collect();
-        let expected: Vec<&str> = expected.iter().map(String::as_str).collect();
-        assert_walks("map", &mut model, &expected, &[]);
+        assert_walks("map", &mut model, &expected.join(", "), &[]);
     }
 }
 
 #[test]
 fn an_error_says_where_and_changes_nothing() {
     let mut model = (Toy::new(), vec![Toy::new(), Toy::broken()]);
-    let error = quantize_dynamic(&mut model, &QConfigSpec::int8().min_params(0))
-        .expect_err("one is broken");
+    let error = quantize_dynamic(&mut model, &all_int8()).expect_err("one is broken");
     assert!(error.to_string().starts_with("1.1: unsupported qconfig: expected nothing"), "{error}");
     assert!(!model.0.is_quantized(), "the layers before it were changed");
 }
@@ -167,34 +152,24 @@ impl Quantizable for HandWritten {
 
 #[test]
 fn walks_that_disagree_are_an_error_and_change_nothing() {
+    let not_reached = "visit_mut does not reach second";
+    let another = "inconsistent walk: visit and visit_mut must reach the same layers, visit_mut \
+        shows another layer here";
     let cases = [
-        (Mistake::OtherName, "visit_mut does not reach second"),
-        (Mistake::Missing, "visit_mut does not reach second"),
-        (
-            Mistake::OtherType,
-            "second: inconsistent walk: visit and visit_mut must reach the same layers, visit_mut shows another layer here",
-        ),
-        (Mistake::Twice, "visit_mut shows another layer here"),
-        (Mistake::Swapped, "first: inconsistent walk"),
+        (Mistake::OtherName, not_reached.to_owned()),
+        (Mistake::Missing, not_reached.to_owned()),
+        (Mistake::OtherType, format!("second: {another}")),
+        (Mistake::Twice, format!("second: {another}")),
+        (Mistake::Swapped, "first: inconsistent walk".to_owned()),
     ];
     for (mistake, expected) in cases {
-        let mut model = HandWritten {
-            mistake,
-            first: Toy::new(),
-            second: Toy::new(),
-            other: Other(Toy::new()),
-        };
-        let error = quantize_dynamic(&mut model, &QConfigSpec::int8().min_params(0))
-            .expect_err(&format!("{mistake:?} passed"));
+        let [first, second] = [Toy::new(), Toy::new()];
+        let mut model = HandWritten { mistake, first, second, other: Other(Toy::new()) };
+        let error = quantize_dynamic(&mut model, &all_int8()).expect_err("a mistake");
         assert!(error.kind() == ErrorKind::InvalidModel, "{mistake:?}: {error:?}");
-        assert!(
-            error.to_string().contains(expected),
-            "{mistake:?}: expected {expected:?} in {error}"
-        );
-        let changed = model.first.is_quantized()
-            || model.second.is_quantized()
-            || model.other.0.is_quantized();
-        assert!(!changed, "{mistake:?}: the model was changed");
+        assert_parts(&error.to_string(), &[&expected]);
+        let toys = [&model.first, &model.second, &model.other.0];
+        assert!(!toys.iter().any(|toy| toy.is_quantized()), "{mistake:?}: the model was changed");
     }
 }
 

@@ -1,5 +1,6 @@
 //! Reads the PyTorch fixtures of `assets/reference`.
 
+use std::fmt::Display;
 use std::path::Path;
 
 use safetensors::{Dtype, SafeTensors};
@@ -95,12 +96,35 @@ pub fn difference(got: &[f32], expected: &[f32]) -> Option<String> {
     ))
 }
 
-/// Fails with all messages at once, so that one run shows every failing case.
-pub fn report(failures: &[String], cases: usize) {
-    assert!(
-        failures.is_empty(),
-        "{} of {cases} cases fail:\n{}",
-        failures.len(),
-        failures.join("\n")
-    );
+/// A size in a fixture's JSON.
+pub fn size(value: &Value) -> usize {
+    value.as_u64().unwrap_or_else(|| panic!("no size: {value}")) as usize
+}
+
+pub fn sizes(value: &Value) -> Vec<usize> {
+    value.as_array().unwrap_or_else(|| panic!("no list: {value}")).iter().map(size).collect()
+}
+
+/// What differs in the cases of a fixture, told at once, so that one run shows every failing case.
+#[derive(Default)]
+pub struct Failures(Vec<String>);
+
+impl Failures {
+    pub fn add(&mut self, failure: String) {
+        self.0.push(failure);
+    }
+
+    /// Compares the bits of floats.
+    pub fn compare(&mut self, case: impl Display, got: &[f32], expected: &[f32]) {
+        self.0.extend(difference(got, expected).map(|difference| format!("{case}: {difference}")));
+    }
+
+    pub fn check(&mut self, is_right: bool, failure: impl Display) {
+        self.0.extend((!is_right).then(|| failure.to_string()));
+    }
+
+    pub fn report(self, cases: usize) {
+        let Self(all) = self;
+        assert!(all.is_empty(), "{} of {cases} cases fail:\n{}", all.len(), all.join("\n"));
+    }
 }

@@ -2,6 +2,8 @@
 
 use serde_json::Value;
 
+use super::{CPU, Tensor};
+
 fn mix(seed: u64, i: u64) -> u64 {
     let z = seed.wrapping_add((i + 1).wrapping_mul(0x9E37_79B9_7F4A_7C15));
     let z = (z ^ (z >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
@@ -63,4 +65,14 @@ pub fn tensor(shape: &[usize], recipe: &Value) -> Vec<f32> {
         (u as f64 * 2f64.powi(exponent as i32)) as f32
     };
     (0..count).map(element).collect()
+}
+
+/// The tensor of `shape` that `recipe` describes.
+pub fn made(shape: &[usize], recipe: &Value) -> Tensor {
+    Tensor::from_vec(tensor(shape, recipe), shape, CPU).expect("a tensor")
+}
+
+/// The tensor that `recipe` describes, if there is a recipe.
+pub fn made_if_any(shape: &[usize], recipe: &Value) -> Option<Tensor> {
+    (!recipe.is_null()).then(|| made(shape, recipe))
 }

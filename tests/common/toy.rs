@@ -68,7 +68,7 @@ impl Layer for Toy {
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Plain(pub usize);
 
-/// The calls of a read-only walk, one per line.
+/// The calls of a walk, one per line.
 #[derive(Default, Debug)]
 pub struct Seen {
     pub lines: Vec<String>,
@@ -89,31 +89,26 @@ impl Visitor for Seen {
     }
 }
 
-/// The calls of a mutable walk; changes nothing.
-#[derive(Default, Debug)]
-pub struct SeenMut {
-    pub lines: Vec<String>,
-}
-
-impl VisitorMut for SeenMut {
+/// A mutable walk shows layers only; nothing is changed.
+impl VisitorMut for Seen {
     fn layer(&mut self, path: &str, layer: &mut dyn Layer) -> Result<bool> {
-        self.lines.push(format!("{path}: {}", layer.kind()));
-        Ok(false)
+        Visitor::layer(self, path, layer).map(|()| false)
     }
 }
 
-/// Checks that both walks show `layers`, and that the walk that looks also shows `others`.
+/// Checks that both walks show `layers`, separated by `, `, and that the walk that looks also shows
+/// `others`.
 #[track_caller]
-pub fn assert_walks<M: Quantizable>(case: &str, model: &mut M, layers: &[&str], others: &[&str]) {
+pub fn assert_walks<M: Quantizable>(case: &str, model: &mut M, layers: &str, others: &[&str]) {
     let mut seen = Seen::default();
     Walk::over(model, &mut seen).expect(case);
     let (seen_layers, seen_others): (Vec<_>, Vec<_>) =
-        seen.lines.iter().partition(|line| line.contains(": "));
-    assert_eq!(seen_layers, layers, "{case}: layers of visit");
+        seen.lines.into_iter().partition(|line| line.contains(": "));
+    assert_eq!(seen_layers.join(", "), layers, "{case}: layers of visit");
     assert_eq!(seen_others, others, "{case}: opaque fields and shared pointers");
-    let mut seen = SeenMut::default();
+    let mut seen = Seen::default();
     WalkMut::over(model, &mut seen).expect(case);
-    assert_eq!(seen.lines, layers, "{case}: layers of visit_mut");
+    assert_eq!(seen.lines.join(", "), layers, "{case}: layers of visit_mut");
 }
 
 /// Quantizes every layer at whose path `at` says so.

@@ -2,6 +2,10 @@
 //! `crate`, `self`, `super`, a module that the file declares, or a crate of candle's. Comments and
 //! literals are skipped.
 
+use std::sync::LazyLock;
+
+use regex::Regex;
+
 /// A path in absolute form: a module of the crate, `["crate", "nn", ..]`, or another crate.
 pub type Path = Vec<String>;
 
@@ -16,21 +20,19 @@ pub fn imports(source: &str, module: &[&str], children: &[&str]) -> Vec<Path> {
     let (mut depth, mut inline) = (0, Vec::<(String, i32)>::new());
     while let Some(token) = parser.peek(0) {
         let children = if inline.is_empty() { children } else { &[] };
-        let within = |paths: Vec<Path>| {
+        let within = |path: Path| {
             let enclosing = module.iter().map(ToString::to_string);
             let enclosing: Path =
                 enclosing.chain(inline.iter().map(|(name, _)| name.clone())).collect();
-            let absolute = move |path| resolve(path, &enclosing, children);
             // In the code that a macro writes, a path may begin with a variable.
-            let paths = paths.into_iter().filter(|path| !path.is_empty());
-            paths.map(absolute).collect::<Vec<_>>()
+            (!path.is_empty()).then(|| resolve(path, &enclosing, children))
         };
         match token {
             "use" if parser.peek(1) != Some("<") => {
                 parser.at += 1;
                 let mut paths = Vec::new();
                 parser.tree(&Vec::new(), &mut paths);
-                found.extend(within(paths));
+                found.extend(paths.into_iter().filter_map(within));
                 continue;
             }
             "mod" if parser.peek(2) == Some("{") => {
@@ -42,8 +44,7 @@ pub fn imports(source: &str, module: &[&str], children: &[&str]) -> Vec<Path> {
                 inline.retain(|(_, brace)| *brace < depth);
             }
             _ if parser.begins_a_path(children) => {
-                let path = parser.path();
-                found.extend(within(vec![path]));
+                found.extend(within(parser.path()));
                 continue;
             }
             _ => {}
@@ -74,18 +75,17 @@ fn resolve(path: Path, module: &[String], children: &[&str]) -> Path {
 }
 
 struct Parser<'a> {
-    tokens: &'a [String],
+    tokens: &'a [&'a str],
     at: usize,
 }
 
 impl<'a> Parser<'a> {
     fn peek(&self, ahead: usize) -> Option<&'a str> {
-        self.tokens.get(self.at + ahead).map(String::as_str)
+        self.tokens.get(self.at + ahead).copied()
     }
 
     fn before(&self, back: usize) -> Option<&'a str> {
-        let at = self.at.checked_sub(back)?;
-        self.tokens.get(at).map(String::as_str)
+        self.tokens.get(self.at.checked_sub(back)?).copied()
     }
 
     /// Whether a watched path begins here, which is not part of a visibility, `pub(in crate::x)`.
@@ -142,64 +142,15 @@ fn is_name(token: &str) -> bool {
 }
 
 /// Names, `::` and single characters; of literals and comments nothing.
-fn tokens(source: &str) -> Vec<String> {
-    let mut tokens = Vec::new();
-    let mut rest = source;
-    while let Some(first) = rest.chars().next() {
-        let name = |c: char| c.is_alphanumeric() || c == '_';
-        let length = if rest.starts_with("//") {
-            rest.find('\n').unwrap_or(rest.len())
-        } else if rest.starts_with("/*") {
-            rest.find("*/").map_or(rest.len(), |end| end + 2)
-        } else if let Some(length) = literal(rest) {
-            length
-        } else if name(first) {
-            let length = rest.find(|c| !name(c)).unwrap_or(rest.len());
-            tokens.push(rest[..length].to_owned());
-            length
-        } else if rest.starts_with("::") {
-            tokens.push("::".to_owned());
-            2
-        } else {
-            if !first.is_whitespace() {
-                tokens.push(first.to_string());
-            }
-            first.len_utf8()
-        };
-        rest = &rest[length..];
-    }
-    tokens
-}
-
-/// The length of the string or character literal at the start of the source, if there is one.
-fn literal(source: &str) -> Option<usize> {
-    let marked = source.trim_start_matches(['b', 'c']);
-    let prefix = source.len() - marked.len();
-    if prefix > 1 {
-        return None;
-    }
-    if let Some(raw) = marked.strip_prefix('r') {
-        let hashes = raw.len() - raw.trim_start_matches('#').len();
-        let body = raw[hashes..].strip_prefix('"')?;
-        let end = format!("\"{}", "#".repeat(hashes));
-        let length = body.find(&end)? + end.len();
-        return Some(prefix + 1 + hashes + 1 + length);
-    }
-    let quote = marked.chars().next().filter(|c| ['"', '\''].contains(c))?;
-    let mut chars = marked.char_indices().skip(1);
-    let (_, first) = chars.next()?;
-    if quote == '\'' && first != '\\' {
+fn tokens(source: &str) -> Vec<&str> {
+    static TOKEN: LazyLock<Regex> = LazyLock::new(|| {
+        let comment = r"//[^\n]*|/\*(?s:.*?)\*/";
+        let raw = r##"[bc]?r"[^"]*"|[bc]?r#"(?s:.*?)"#"##;
         // A lifetime has no closing quote.
-        let (at, end) = chars.next()?;
-        return (end == quote).then_some(prefix + at + 1);
-    }
-    let mut escaped = false;
-    for (at, c) in marked.char_indices().skip(1) {
-        match c {
-            '\\' if !escaped => escaped = true,
-            c if c == quote && !escaped => return Some(prefix + at + 1),
-            _ => escaped = false,
-        }
-    }
-    None
+        let literal = r#"[bc]?"(?:\\(?s:.)|[^"\\])*"|b?'(?:\\.[^'\n]*|[^'\\\n])'"#;
+        let pattern = format!(r"{comment}|{raw}|{literal}|(\w+|::|\S)");
+        Regex::new(&pattern).expect("a pattern")
+    });
+    let tokens = TOKEN.captures_iter(source).filter_map(|found| found.get(1));
+    tokens.map(|token| token.as_str()).collect()
 }

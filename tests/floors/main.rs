@@ -63,15 +63,11 @@ fn sources(package: &str) -> Sources {
             }
         }
     }
-    let (src, mut found) =
-        (Path::new(env!("CARGO_MANIFEST_DIR")).join(package).join("src"), Sources::new());
+    let src = Path::new(env!("CARGO_MANIFEST_DIR")).join(package).join("src");
+    let mut found = Sources::new();
     add(&src, &src, &mut found);
     assert!(!found.is_empty());
     found
-}
-
-fn library() -> Sources {
-    sources("")
 }
 
 fn kernels() -> Sources {
@@ -178,7 +174,7 @@ fn circle(sources: &Sources) -> Option<Vec<PathBuf>> {
 
 #[test]
 fn imports_go_down_only() {
-    let mut faults = climbs(&library(), LAYERS);
+    let mut faults = climbs(&sources(""), LAYERS);
     faults.extend(climbs_of_kernels(kernels()));
     assert!(faults.is_empty(), "{}", faults.join("\n"));
 }
@@ -187,7 +183,7 @@ fn imports_go_down_only() {
 fn files_have_no_circle() {
     let root = Path::new(env!("CARGO_MANIFEST_DIR"));
     let mut faults = Vec::new();
-    faults.extend(circle(&library()));
+    faults.extend(circle(&sources("")));
     for group in ["crates", "apps"] {
         for entry in fs::read_dir(root.join(group)).expect("a folder") {
             let package = entry.expect("an entry").path();
@@ -205,7 +201,7 @@ fn the_environment_is_read_in_two_places() {
     let allowed = ["isa/mod.rs", "threads/pool.rs"].map(Path::new);
     let kernels = kernels().into_iter();
     let others = kernels.filter(|(file, _)| !allowed.contains(&&**file));
-    for (file, source) in others.chain(library()) {
+    for (file, source) in others.chain(sources("")) {
         let code = source.split("#[cfg(test)]").next().unwrap_or_default();
         assert!(!code.contains("env::var"), "{}", file.display());
     }

@@ -4,14 +4,14 @@
 
 use std::collections::{BTreeSet, HashMap};
 
-use candle_core::{D, DType, Device, Module, Result, Tensor};
+use candle_core::{D, DType, Module, Result, Tensor};
 use candle_dynquant::ops::{self, Mask, Precision};
 use candle_dynquant::{
     GroupConfig, Layer, QConfig, QConfigSpec, Quantizable, nn, quantize_dynamic,
 };
 use candle_nn::{RNN, VarBuilder};
 
-use crate::common::tensor;
+use crate::common::{CPU, tensor};
 
 /// Names of a case, the checksum of its results on every instruction set, and how they are
 /// computed.
@@ -20,9 +20,7 @@ type Case = (&'static str, &'static str, fn() -> Result<Vec<Tensor>>);
 pub const CASES: &[Case] = &[
     ("ops::activate", "930f71d5d6a1cad5", || {
         use candle_dynquant::FusedActivation::*;
-        let all = [Relu, Gelu, GeluTanh, Silu, Tanh, Sigmoid];
-        let each = all.map(|activation| each_dtype(|xs| ops::activate(xs, activation)));
-        Ok(each.into_iter().collect::<Result<Vec<_>>>()?.concat())
+        each_of(&[Relu, Gelu, GeluTanh, Silu, Tanh, Sigmoid], |it, xs| ops::activate(xs, it))
     }),
     ("ops::gelu", "6f91ebfacf34a718", || each_dtype(ops::gelu)),
     ("ops::gelu_erf", "6f91ebfacf34a718", || each_dtype(ops::gelu_erf)),
@@ -46,11 +44,8 @@ pub const CASES: &[Case] = &[
     ("ops::swiglu", "5201ff669f6c1354", || each_dtype(ops::swiglu)),
     ("ops::activate_mul", "1fdc661699ca870e", || {
         use candle_dynquant::FusedActivation::{GeluTanh, Silu};
-        let all = [Silu, GeluTanh];
-        let each = all.map(|activation| {
-            each_dtype(|xs| ops::activate_mul(xs, &xs.affine(0.5, 1.)?, activation))
-        });
-        Ok(each.into_iter().collect::<Result<Vec<_>>>()?.concat())
+        let multiplied = |it, xs: &Tensor| ops::activate_mul(xs, &xs.affine(0.5, 1.)?, it);
+        each_of(&[Silu, GeluTanh], multiplied)
     }),
     ("ops::rope ops::rope_thd", "fedce1c419a65263", || {
         let xs = tensor(&[2, 3, 5, 14], 1)?;
@@ -86,7 +81,7 @@ pub const CASES: &[Case] = &[
     }),
     ("ops::gather", "4b4731f36b874b96", || {
         let indexes = (0..ROWS * 40).map(|i| (i * 7 % COLUMNS) as u32);
-        let indexes = Tensor::from_iter(indexes, &Device::Cpu)?.reshape((ROWS, 40))?;
+        let indexes = Tensor::from_iter(indexes, CPU)?.reshape((ROWS, 40))?;
         Ok(vec![ops::gather(&tensor(&[ROWS, COLUMNS], 1)?, &indexes, 1)?])
     }),
     ("ops::scaled_dot_product_attention ops::Mask", "e8e8ca60f1a296a0", || {
@@ -125,8 +120,7 @@ pub const CASES: &[Case] = &[
     ("nn::Activation", "22438bd837e1c243", || {
         use nn::Activation::*;
         let all = [Gelu, NewGelu, Relu, Relu2, Silu, Sigmoid, Swiglu, Swish, GeluPytorchTanh];
-        let each = all.map(|activation| each_dtype(|xs| activation.forward(xs)));
-        Ok(each.into_iter().collect::<Result<Vec<_>>>()?.concat())
+        each_of(&all, |it, xs| it.forward(xs))
     }),
     ("nn::LayerNorm nn::layer_norm nn::layer_norm_no_bias", "23e232d04fcc8727", || {
         let vb = of_tensors(&[("weight", &[COLUMNS]), ("bias", &[COLUMNS])])?;
@@ -178,39 +172,30 @@ pub const CASES: &[Case] = &[
         || {
             let vb = of_tensors(&[("weight", &[67, 20, 3]), ("bias", &[67])])?;
             let config = candle_nn::Conv1dConfig { padding: 2, dilation: 2, ..Default::default() };
-            let signals = [
-                nn::conv1d(20, 67, 3, config, vb.clone())?,
-                nn::conv1d_no_bias(20, 67, 3, config, vb)?,
-            ];
+            let signals = nn::conv1d(20, 67, 3, config, vb.clone())?;
+            let signals_no_bias = nn::conv1d_no_bias(20, 67, 3, config, vb)?;
             let vb = of_tensors(&[("weight", &[40, 16, 2, 2]), ("bias", &[40])])?;
-            let images = [
-                nn::conv2d(16, 40, 2, Default::default(), vb.clone())?,
-                nn::conv2d_no_bias(16, 40, 2, Default::default(), vb)?,
-            ];
+            let images = nn::conv2d(16, 40, 2, Default::default(), vb.clone())?;
+            let images_no_bias = nn::conv2d_no_bias(16, 40, 2, Default::default(), vb)?;
             let vb = of_tensors(&[("weight", &[20, 33, 4]), ("bias", &[33])])?;
-            let transposed = [
-                nn::conv_transpose1d(20, 33, 4, Default::default(), vb.clone())?,
-                nn::conv_transpose1d_no_bias(20, 33, 4, Default::default(), vb)?,
-            ];
+            let back = nn::conv_transpose1d(20, 33, 4, Default::default(), vb.clone())?;
+            let back_no_bias = nn::conv_transpose1d_no_bias(20, 33, 4, Default::default(), vb)?;
             let (signal, image) = (tensor(&[2, 20, 50], 5)?, tensor(&[2, 16, 9, 7], 6)?);
             let mut ys = Vec::new();
             for qconfig in [QConfig::int8(), QConfig::pytorch()] {
-                for layer in &signals {
-                    ys.push(layer.quantize(&qconfig)?.forward(&signal)?);
-                }
-                for layer in &transposed {
-                    ys.push(layer.quantize(&qconfig)?.forward(&signal)?);
-                }
-                for layer in &images {
-                    ys.push(layer.quantize(&qconfig)?.forward(&image)?);
-                }
+                ys.push(signals.quantize(&qconfig)?.forward(&signal)?);
+                ys.push(signals_no_bias.quantize(&qconfig)?.forward(&signal)?);
+                ys.push(back.quantize(&qconfig)?.forward(&signal)?);
+                ys.push(back_no_bias.quantize(&qconfig)?.forward(&signal)?);
+                ys.push(images.quantize(&qconfig)?.forward(&image)?);
+                ys.push(images_no_bias.quantize(&qconfig)?.forward(&image)?);
             }
             Ok(ys)
         },
     ),
     ("nn::Embedding nn::embedding", "664a97f1ecbc891d", || {
         let table = nn::embedding(50, 131, of_tensors(&[("weight", &[50, 131])])?)?;
-        let indexes = Tensor::from_iter((0..70u32).map(|i| i * 7 % 50), &Device::Cpu)?;
+        let indexes = Tensor::from_iter((0..70u32).map(|i| i * 7 % 50), CPU)?;
         let mut ys = vec![table.forward(&indexes)?];
         for qconfig in [QConfig::table(), QConfig::float16()] {
             ys.push(table.quantize(&qconfig)?.forward(&indexes)?);
@@ -222,14 +207,10 @@ pub const CASES: &[Case] = &[
     }),
     ("nn::Sequential nn::seq", "fb8707f620d32880", || {
         let linear = || {
-            let shapes: [(&str, &[usize]); 2] =
-                [("weight", &[COLUMNS, COLUMNS]), ("bias", &[COLUMNS])];
-            nn::linear(COLUMNS, COLUMNS, of_tensors(&shapes)?)
+            let vb = of_tensors(&[("weight", &[COLUMNS, COLUMNS]), ("bias", &[COLUMNS])])?;
+            nn::linear(COLUMNS, COLUMNS, vb)
         };
-        let layers = || {
-            let layers = nn::seq().add(linear()?).add(nn::Activation::Relu);
-            Ok(layers.add(linear()?))
-        };
+        let layers = || Ok(nn::seq().add(linear()?).add(nn::Activation::Relu).add(linear()?));
         let xs = integers(&[ROWS, COLUMNS])?;
         each_made(layers, |layers| layers.forward_all(&xs))
     }),
@@ -256,9 +237,11 @@ pub const CASES: &[Case] = &[
         })
     }),
     ("nn::RNN", "f6dde8e2fbf95988", || {
-        let layer = |of| nn::RNN::new(INPUTS, HIDDEN, of, BOTH, recurrent(1)?);
-        let tanh = layer(nn::Nonlinearity::Tanh).map_err(candle_core::Error::wrap)?;
-        let relu = layer(nn::Nonlinearity::Relu).map_err(candle_core::Error::wrap)?;
+        let layer = |of| {
+            let layer = nn::RNN::new(INPUTS, HIDDEN, of, BOTH, recurrent(1)?);
+            layer.map_err(candle_core::Error::wrap)
+        };
+        let (tanh, relu) = (layer(nn::Nonlinearity::Tanh)?, layer(nn::Nonlinearity::Relu)?);
         let xs = integers(&[4, 9, INPUTS])?;
         each_qconfig((tanh, relu), |(tanh, relu)| {
             let (ys, h) = tanh.forward(&xs, None)?;
@@ -344,6 +327,12 @@ fn each_dtype(op: impl Fn(&Tensor) -> Result<Tensor>) -> Result<Vec<Tensor>> {
     ys.into_iter().collect()
 }
 
+/// The results of each activation function by [`each_dtype`].
+fn each_of<A: Copy>(all: &[A], op: impl Fn(A, &Tensor) -> Result<Tensor>) -> Result<Vec<Tensor>> {
+    let each = all.iter().map(|activation| each_dtype(|xs| op(*activation, xs)));
+    Ok(each.collect::<Result<Vec<_>>>()?.concat())
+}
+
 /// Small integers: float products are exact, also where each is rounded.
 fn integers(shape: &[usize]) -> Result<Tensor> {
     tensor(shape, 5)?.round()
@@ -352,7 +341,7 @@ fn integers(shape: &[usize]) -> Result<Tensor> {
 fn of_tensors(shapes: &[(&str, &[usize])]) -> Result<VarBuilder<'static>> {
     let named = |(name, shape): &(&str, &[usize])| Ok(((*name).to_owned(), integers(shape)?));
     let tensors = shapes.iter().map(named).collect::<Result<HashMap<_, _>>>()?;
-    Ok(VarBuilder::from_tensors(tensors, DType::F32, &Device::Cpu))
+    Ok(VarBuilder::from_tensors(tensors, DType::F32, CPU))
 }
 
 /// The weights of layers and cells. Each gate of a unit reads one unit of the state, so float
@@ -363,14 +352,14 @@ fn recurrent(gates: usize) -> Result<VarBuilder<'static>> {
     let one_hot = |i: usize| {
         if i % HIDDEN == i / HIDDEN * 5 % HIDDEN { 0.5f32 } else { 0. }
     };
-    let hh = Tensor::from_iter((0..rows * HIDDEN).map(one_hot), &Device::Cpu)?;
+    let hh = Tensor::from_iter((0..rows * HIDDEN).map(one_hot), CPU)?;
     let (ih, hh) = ((integers(&[rows, INPUTS])? / 16.)?, hh.reshape((rows, HIDDEN))?);
     let bias = (integers(&[rows])? / 8.)?;
     for suffix in ["", "_l0", "_l0_reverse"] {
         let own = [("weight_ih", &ih), ("weight_hh", &hh), ("bias_ih", &bias), ("bias_hh", &bias)];
         tensors.extend(own.map(|(name, tensor)| (format!("{name}{suffix}"), tensor.clone())));
     }
-    Ok(VarBuilder::from_tensors(tensors, DType::F32, &Device::Cpu))
+    Ok(VarBuilder::from_tensors(tensors, DType::F32, CPU))
 }
 
 /// The lengths of the 9 sequences of a batch.
@@ -379,10 +368,10 @@ fn lengths() -> Vec<usize> {
 }
 
 /// [`each_made`] of clones.
-fn each_qconfig<L: Quantizable + Clone>(
-    layer: L,
-    run: impl Fn(&L) -> Result<Vec<Tensor>>,
-) -> Result<Vec<Tensor>> {
+fn each_qconfig<L: Quantizable + Clone, F>(layer: L, run: F) -> Result<Vec<Tensor>>
+where
+    F: Fn(&L) -> Result<Vec<Tensor>>,
+{
     each_made(|| Ok(layer.clone()), run)
 }
 
@@ -392,6 +381,8 @@ fn each_made<L: Quantizable>(
     run: impl Fn(&L) -> Result<Vec<Tensor>>,
 ) -> Result<Vec<Tensor>> {
     let mut ys = run(&make()?)?;
+    let mut per_row = GroupConfig::INT4;
+    per_row.per_row = true;
     for qconfig in [
         QConfig::pytorch(),
         QConfig::per_channel(),
@@ -400,7 +391,7 @@ fn each_made<L: Quantizable>(
         QConfig::bfloat16(),
         QConfig::int4(),
         QConfig::int8_groups(),
-        per_row_beside_int4(),
+        QConfig::Groups(per_row),
         QConfig::onnxruntime(Default::default()),
     ] {
         let mut layer = make()?;
@@ -409,12 +400,6 @@ fn each_made<L: Quantizable>(
         ys.extend(run(&layer)?);
     }
     Ok(ys)
-}
-
-fn per_row_beside_int4() -> QConfig {
-    let mut groups = GroupConfig::INT4;
-    groups.per_row = true;
-    QConfig::Groups(groups)
 }
 
 /// Attention with every kind of mask, for one query and for several blocks.
