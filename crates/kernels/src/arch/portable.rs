@@ -16,7 +16,7 @@ use crate::loops::float_vector::{Register, RegisterClosures};
 use crate::loops::number::fma_by_f64;
 use crate::loops::product::{Pair, Part, Product, Row, Sink};
 use crate::loops::tile;
-use crate::loops::vector::{Closures, Lanes};
+use crate::loops::vector::{Closures, HalfVector, Lanes, PairVector};
 use crate::packed::Channels;
 
 /// Runs an op, compiled with the features of the target, out of line.
@@ -26,24 +26,15 @@ pub fn run<O: Op>(op: O) -> O::Out {
 }
 
 pub fn transpose(from: (&[f32], usize), to: RowsMut<'_>, [rows, columns]: [usize; 2]) {
-    float_tile::transpose::<8>(from, to, rows, columns, register::<8>());
+    float_tile::transpose::<8>(from, to, rows, columns, register::<8, true>());
 }
 
 pub fn multiply_shifted<const EXACT: bool>(left: Left<'_>, right: Right<'_>, offsets: &[usize]) {
-    let right = (right, offsets);
-    if EXACT {
-        float_tile::product_of_shifted::<8, 2>(left, right, register());
-    } else {
-        float_tile::product_of_shifted::<8, 2>(left, right, register_by(|a, b, acc| a * b + acc));
-    }
+    float_tile::product_of_shifted::<8, 2>(left, (right, offsets), register::<8, EXACT>());
 }
 
 pub fn multiply_row<const EXACT: bool>(row: &[f32], weights: &[f32], out: &mut [f32]) {
-    if EXACT {
-        float_row::multiply_row::<8, 1>(row, weights, out, register());
-    } else {
-        float_row::multiply_row::<8, 1>(row, weights, out, register_by(|a, b, acc| a * b + acc));
-    }
+    float_row::multiply_row::<8, 1>(row, weights, out, register::<8, EXACT>());
 }
 
 pub fn widen(halves: &[f16], out: &mut [f32]) {
@@ -121,26 +112,13 @@ pub unsafe fn multiply_f16_by<const LANES: usize, const BYTES: usize, const NV: 
     out: &Sink<'_>,
     part: Part,
 ) {
-    let vector = Closures {
-        start: |_, _: Channels<'_, LANES>| [0f32; LANES],
+    let vector = HalfVector {
+        register: register::<LANES, true>(),
         load: |weights: &[u8; BYTES]| -> [f32; LANES] {
-            std::array::from_fn(|i| {
-                f16::from_le_bytes([weights[2 * i], weights[2 * i + 1]]).to_f32()
-            })
-        },
-        splat: |x: f32| x,
-        dot: |acc: [f32; LANES], x: f32, weights: [f32; LANES]| {
-            std::array::from_fn(|i| x.mul_add(weights[i], acc[i]))
-        },
-        add: |left: [f32; LANES], right: [f32; LANES]| std::array::from_fn(|i| left[i] + right[i]),
-        fold: |acc, _| acc,
-        finish: |acc: [f32; LANES], _, channels: Channels<'_, LANES>, out: &mut Lanes<LANES>| {
-            for (i, out) in out.iter_mut().enumerate() {
-                out.write(acc[i] + channels.bias[i]);
-            }
+            let (halves, _) = weights.as_chunks::<2>();
+            std::array::from_fn(|i| f16::from_le_bytes(halves[i]).to_f32())
         },
         activate: |activation: Activation, xs: &mut [f32]| run(Activate { activation, xs }),
-        group: PhantomData,
     };
     // SAFETY: parts of a `Grid` are disjoint, and one thread computes each.
     unsafe { tile::multiply::<LANES, BYTES, NV, 2, _>(product, out, part, vector) }
@@ -162,36 +140,15 @@ pub unsafe fn multiply_bf16_by<const LANES: usize, const BYTES: usize, const NV:
     out: &Sink<'_>,
     part: Part,
 ) {
-    let widen = |pair: Pair| pair.map(|bytes| bf16::from_le_bytes(bytes).to_f32());
-    let vector = Closures {
-        // The sums of even and odd inputs of a block, or what blocks gave and 0.
-        start: |_, _: Channels<'_, LANES>| [[0f32; LANES]; 2],
-        load: |weights: &[u8; BYTES]| -> [[f32; 2]; LANES] {
+    let widen = |bytes| bf16::from_le_bytes(bytes).to_f32();
+    let vector = PairVector {
+        register: register::<LANES, true>(),
+        load: |weights: &[u8; BYTES]| -> [[f32; LANES]; 2] {
             let (pairs, _) = weights.as_chunks::<2>().0.as_chunks::<2>();
-            std::array::from_fn(|i| widen(pairs[i]))
+            [0, 1].map(|side| std::array::from_fn(|i| widen(pairs[i][side])))
         },
-        splat: widen,
-        dot: |[even, odd]: [[f32; LANES]; 2], a: [f32; 2], b: [[f32; 2]; LANES]| {
-            let plus = |acc: [f32; LANES], side: usize| -> [f32; LANES] {
-                std::array::from_fn(|i| a[side].mul_add(b[i][side], acc[i]))
-            };
-            [plus(even, 0), plus(odd, 1)]
-        },
-        add: |left: [[f32; LANES]; 2], _: [[f32; LANES]; 2]| left,
-        fold: |[sum, rest]: [[f32; LANES]; 2], [even, odd]: [[f32; LANES]; 2]| {
-            let sum = std::array::from_fn(|i| sum[i] + (even[i] + odd[i]));
-            [sum, rest]
-        },
-        finish: |[sum, _]: [[f32; LANES]; 2],
-                 _,
-                 channels: Channels<'_, LANES>,
-                 out: &mut Lanes<LANES>| {
-            for (i, out) in out.iter_mut().enumerate() {
-                out.write(sum[i] + channels.bias[i]);
-            }
-        },
+        splat: |pair: Pair| pair.map(|bytes| [widen(bytes); LANES]),
         activate: |activation: Activation, xs: &mut [f32]| run(Activate { activation, xs }),
-        group: PhantomData,
     };
     // SAFETY: parts of a `Grid` are disjoint, and one thread computes each.
     unsafe { tile::multiply::<LANES, BYTES, NV, 2, _>(product, out, part, vector) }
@@ -205,26 +162,21 @@ pub unsafe fn attend<const CAREFUL: bool>(
     out: &Sink<'_>,
 ) -> bool {
     // SAFETY: blocks of attention are disjoint, and one thread computes each.
-    unsafe { attention::attend_by::<8, 2, f32, _, CAREFUL>(attention, block, out, register()) }
+    unsafe {
+        attention::attend_by::<8, 2, f32, _, CAREFUL>(attention, block, out, register::<8, true>())
+    }
 }
 
-/// A register of `LANES` f32.
+/// A register of `LANES` f32, whose `fma` rounds products, too, unless it is `EXACT`.
 #[inline(always)]
-fn register<const LANES: usize>() -> impl Register<LANES, V = [f32; LANES]> {
+fn register<const LANES: usize, const EXACT: bool>() -> impl Register<LANES, V = [f32; LANES]> {
     // Whether `fma` surely is an instruction: the C library's is a call for each element.
     let has_fma = cfg!(any(target_arch = "aarch64", target_feature = "fma"));
-    register_by(
-        move |a: f32, b, acc| {
-            if has_fma { a.mul_add(b, acc) } else { fma_by_f64(a, b, acc) }
-        },
-    )
-}
-
-/// A register of `LANES` f32 with that `fma`.
-#[inline(always)]
-fn register_by<const LANES: usize>(
-    fma: impl Fn(f32, f32, f32) -> f32 + Copy,
-) -> impl Register<LANES, V = [f32; LANES]> {
+    let fma = move |a: f32, b: f32, acc: f32| match (EXACT, has_fma) {
+        (false, _) => a * b + acc,
+        (true, true) => a.mul_add(b, acc),
+        (true, false) => fma_by_f64(a, b, acc),
+    };
     RegisterClosures {
         load: |from: &[f32; LANES]| *from,
         splat: |value| [value; LANES],
@@ -272,7 +224,7 @@ pub unsafe fn multiply_blocks_by<const LANES: usize, const BYTES: usize>(
                 widen: |halves: &[[u8; 2]; LANES]| {
                     halves.map(|half| f16::from_le_bytes(half).to_f32())
                 },
-                floats: register::<LANES>(),
+                floats: register::<LANES, true>(),
                 activate: |activation: Activation, xs: &mut [f32]| run(Activate { activation, xs }),
             }
         };

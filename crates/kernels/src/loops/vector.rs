@@ -4,8 +4,8 @@ use std::marker::PhantomData;
 use std::mem::MaybeUninit;
 
 use super::activation::Activation;
-use super::float_vector::forward;
-use super::product::{Group, Row};
+use super::float_vector::{Register, forward};
+use super::product::{Group, Pair, Row};
 use crate::packed::Channels;
 
 /// The memory of a register of results.
@@ -145,4 +145,135 @@ where
         finish(acc: V::Acc, row: Row, channels: Channels<'_, LANES>, out: &mut Lanes<LANES>);
         activate(activation: Activation, xs: &mut [f32]);
     }
+}
+
+/// A [`Vector`] of float16 weights, which become f32, and are multiplied by f32.
+#[derive(Clone, Copy)]
+pub struct HalfVector<R, Load, Activate> {
+    pub register: R,
+    pub load: Load,
+    pub activate: Activate,
+}
+
+impl<const LANES: usize, const BYTES: usize, R, Load, Activate> Vector<LANES, BYTES>
+    for HalfVector<R, Load, Activate>
+where
+    R: Register<LANES>,
+    Load: Fn(&[u8; BYTES]) -> R::V + Copy,
+    Activate: Fn(Activation, &mut [f32]) + Copy,
+{
+    type Group = f32;
+    type Acc = R::V;
+    type A = R::V;
+    type B = R::V;
+
+    forward! {
+        load(weights: &[u8; BYTES]) -> R::V;
+        activate(activation: Activation, xs: &mut [f32]);
+    }
+
+    #[inline(always)]
+    fn start(self, _: Row, _: Channels<'_, LANES>) -> R::V {
+        self.register.splat(0.)
+    }
+
+    #[inline(always)]
+    fn splat(self, x: f32) -> R::V {
+        self.register.splat(x)
+    }
+
+    #[inline(always)]
+    fn dot(self, acc: R::V, x: R::V, weights: R::V) -> R::V {
+        self.register.fma(x, weights, acc)
+    }
+
+    #[inline(always)]
+    fn add(self, left: R::V, right: R::V) -> R::V {
+        self.register.add(left, right)
+    }
+
+    #[inline(always)]
+    fn fold(self, acc: R::V, _: R::V) -> R::V {
+        acc
+    }
+
+    #[inline(always)]
+    fn finish(self, acc: R::V, _: Row, channels: Channels<'_, LANES>, out: &mut Lanes<LANES>) {
+        put_with_bias(acc, channels, out, self.register);
+    }
+}
+
+/// A [`Vector`] of bfloat16 weights: the even and the odd inputs of pairs, as f32.
+#[derive(Clone, Copy)]
+pub struct PairVector<R, Load, Splat, Activate> {
+    pub register: R,
+    pub load: Load,
+    pub splat: Splat,
+    pub activate: Activate,
+}
+
+impl<const LANES: usize, const BYTES: usize, R, Load, Splat, Activate> Vector<LANES, BYTES>
+    for PairVector<R, Load, Splat, Activate>
+where
+    R: Register<LANES>,
+    Load: Fn(&[u8; BYTES]) -> [R::V; 2] + Copy,
+    Splat: Fn(Pair) -> [R::V; 2] + Copy,
+    Activate: Fn(Activation, &mut [f32]) + Copy,
+{
+    type Group = Pair;
+    /// The sums of even and of odd inputs of a block, or what blocks gave and 0.
+    type Acc = [R::V; 2];
+    type A = [R::V; 2];
+    type B = [R::V; 2];
+
+    forward! {
+        load(weights: &[u8; BYTES]) -> [R::V; 2];
+        splat(pair: Pair) -> [R::V; 2];
+        activate(activation: Activation, xs: &mut [f32]);
+    }
+
+    #[inline(always)]
+    fn start(self, _: Row, _: Channels<'_, LANES>) -> [R::V; 2] {
+        [self.register.splat(0.); 2]
+    }
+
+    #[inline(always)]
+    fn dot(self, acc: [R::V; 2], a: [R::V; 2], b: [R::V; 2]) -> [R::V; 2] {
+        let fma = |side: usize| self.register.fma(a[side], b[side], acc[side]);
+        [fma(0), fma(1)]
+    }
+
+    #[inline(always)]
+    fn add(self, left: [R::V; 2], _: [R::V; 2]) -> [R::V; 2] {
+        left
+    }
+
+    #[inline(always)]
+    fn fold(self, [sum, rest]: [R::V; 2], [even, odd]: [R::V; 2]) -> [R::V; 2] {
+        [self.register.add(sum, self.register.add(even, odd)), rest]
+    }
+
+    #[inline(always)]
+    fn finish(
+        self,
+        [sum, _]: [R::V; 2],
+        _: Row,
+        channels: Channels<'_, LANES>,
+        out: &mut Lanes<LANES>,
+    ) {
+        put_with_bias(sum, channels, out, self.register);
+    }
+}
+
+/// Writes sums of floats, plus the bias.
+#[inline(always)]
+fn put_with_bias<const LANES: usize, R: Register<LANES>>(
+    sum: R::V,
+    channels: Channels<'_, LANES>,
+    out: &mut Lanes<LANES>,
+    register: R,
+) {
+    let mut values = [0.; LANES];
+    register.store(register.add(sum, register.load(channels.bias)), &mut values);
+    *out = values.map(MaybeUninit::new);
 }

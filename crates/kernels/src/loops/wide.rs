@@ -16,7 +16,7 @@ pub struct EvenOdd {
 
 impl EvenOdd {
     /// The codes of a group.
-    pub fn of(codes: [u8; 4]) -> Self {
+    pub fn new(codes: [u8; 4]) -> Self {
         let codes = i32::from_le_bytes(codes);
         Self { even: codes & 0x00ff_00ff, odd: codes >> 8 & 0x00ff_00ff }
     }

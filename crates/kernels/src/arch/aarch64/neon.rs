@@ -23,7 +23,7 @@ use crate::loops::float_tile::{self, Left, Right};
 use crate::loops::float_vector::{Register, RegisterClosures};
 use crate::loops::product::{Pair, Part, Product, Row, Sink, bytes};
 use crate::loops::tile::{self, MAX_ROWS};
-use crate::loops::vector::{Closures, Lanes};
+use crate::loops::vector::{Closures, HalfVector, Lanes, PairVector};
 use crate::packed::Channels;
 
 /// Runs an op, compiled with these features, out of line.
@@ -132,19 +132,11 @@ fn put(values: float32x4_t, out: &mut Lanes<4>) {
 /// The CPU has these features, and no other thread computes a part that overlaps.
 #[target_feature(enable = "neon")]
 pub unsafe fn multiply_f16(product: &Product<'_, f32>, out: &Sink<'_>, part: Part) {
-    let vector = Closures {
-        start: |_, _: Channels<'_, 4>| vdupq_n_f32(0.),
+    let vector = HalfVector {
+        register: register(),
         // SAFETY: the array is 8 bytes to read; no alignment is asked.
         load: |weights: &[u8; 8]| widen_four(unsafe { vld1_u8(weights.as_ptr()) }),
-        splat: |x: f32| x,
-        dot: |acc, x, weights| vfmaq_n_f32(acc, weights, x),
-        add: |left, right| vaddq_f32(left, right),
-        fold: |acc, _| acc,
-        finish: |acc, _, channels: Channels<'_, 4>, out: &mut Lanes<4>| {
-            put(vaddq_f32(acc, floats(channels.bias)), out);
-        },
         activate: |activation: Activation, xs: &mut [f32]| run(Activate { activation, xs }),
-        group: PhantomData,
     };
     // SAFETY: parts of a `Grid` are disjoint, and one thread computes each.
     unsafe { tile::multiply::<4, 8, 4, MAX_ROWS, _>(product, out, part, vector) }
@@ -159,34 +151,18 @@ pub unsafe fn multiply_f16(product: &Product<'_, f32>, out: &Sink<'_>, part: Par
 pub unsafe fn multiply_bf16(product: &Product<'_, Pair>, out: &Sink<'_>, part: Part) {
     // A bfloat16 is the upper half of an f32.
     let widen = |pairs| {
-        (
-            vreinterpretq_f32_u32(vshlq_n_u32::<16>(vreinterpretq_u32_u8(pairs))),
-            vreinterpretq_f32_u32(vandq_u32(vreinterpretq_u32_u8(pairs), vdupq_n_u32(0xffff_0000))),
-        )
+        let even = vshlq_n_u32::<16>(vreinterpretq_u32_u8(pairs));
+        let odd = vandq_u32(vreinterpretq_u32_u8(pairs), vdupq_n_u32(0xffff_0000));
+        [vreinterpretq_f32_u32(even), vreinterpretq_f32_u32(odd)]
     };
-    let vector = Closures {
-        // The sums of even and odd inputs of a block, or what blocks gave and 0.
-        start: |_, _: Channels<'_, 4>| [vdupq_n_f32(0.); 2],
+    let vector = PairVector {
+        register: register(),
         // SAFETY: the array is 16 bytes to read; no alignment is asked.
         load: |weights: &[u8; 16]| widen(unsafe { vld1q_u8(weights.as_ptr()) }),
         splat: |pair: Pair| {
             widen(vreinterpretq_u8_u32(vdupq_n_u32(u32::from_le_bytes(bytes(pair)))))
         },
-        dot: |[even, odd]: [float32x4_t; 2],
-              a: (float32x4_t, float32x4_t),
-              b: (float32x4_t, float32x4_t)| {
-            [vfmaq_f32(even, a.0, b.0), vfmaq_f32(odd, a.1, b.1)]
-        },
-        add: |left: [float32x4_t; 2], _| left,
-        fold: |[sum, rest]: [float32x4_t; 2], [even, odd]: [float32x4_t; 2]| {
-            let sum = vaddq_f32(sum, vaddq_f32(even, odd));
-            [sum, rest]
-        },
-        finish: |[sum, _]: [float32x4_t; 2], _, channels: Channels<'_, 4>, out: &mut Lanes<4>| {
-            put(vaddq_f32(sum, floats(channels.bias)), out);
-        },
         activate: |activation: Activation, xs: &mut [f32]| run(Activate { activation, xs }),
-        group: PhantomData,
     };
     // SAFETY: parts of a `Grid` are disjoint, and one thread computes each.
     unsafe { tile::multiply::<4, 16, 4, 2, _>(product, out, part, vector) }

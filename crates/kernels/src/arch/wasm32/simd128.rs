@@ -5,7 +5,7 @@ use std::marker::PhantomData;
 
 use half::f16;
 
-use super::lanes::{self, Exact, Fma, Rounded};
+use super::lanes::{self, Emulated, Fma};
 use crate::arch::op::{Activate, Op};
 use crate::arch::portable;
 use crate::loops::activation::Activation;
@@ -18,7 +18,7 @@ use crate::loops::float_tile::{self, Left, Right};
 use crate::loops::float_vector::{Register, RegisterClosures};
 use crate::loops::product::{Group, Pair, Part, Product, Row, Sink, bytes};
 use crate::loops::tile;
-use crate::loops::vector::{Closures, Lanes};
+use crate::loops::vector::{Closures, HalfVector, Lanes, PairVector};
 use crate::loops::wide;
 use crate::packed::Channels;
 
@@ -26,13 +26,8 @@ use crate::packed::Channels;
 macro_rules! functions_by {
     ($fma:ty) => {
         /// Runs an op, compiled with these features, out of line.
-        #[inline(never)]
         pub fn run<O: Op>(op: O) -> O::Out {
-            op.run::<lanes::Lanes<$fma>>()
-        }
-
-        fn activate(activation: Activation, xs: &mut [f32]) {
-            run(Activate { activation, xs });
+            run_by::<$fma, O>(op)
         }
 
         /// # Safety
@@ -59,34 +54,36 @@ macro_rules! functions_by {
         /// No other thread computes a part that overlaps.
         pub unsafe fn $name(product: &Product<'_, $group>, out: &Sink<'_>, part: Part) {
             // SAFETY: the contract is the same.
-            unsafe { $by::<$fma>(product, out, part, activate) }
+            unsafe { $by::<$fma>(product, out, part) }
         }
     )*};
 }
 #[cfg(target_feature = "relaxed-simd")]
 pub(super) use functions_by;
 
-functions_by!(Exact);
+functions_by!(Emulated<true>);
+
+/// Runs an op, out of line.
+#[inline(never)]
+pub fn run_by<F: Fma, O: Op>(op: O) -> O::Out {
+    op.run::<lanes::Lanes<F>>()
+}
+
+fn activate<F: Fma>(activation: Activation, xs: &mut [f32]) {
+    run_by::<F, _>(Activate { activation, xs });
+}
 
 pub fn transpose(from: (&[f32], usize), to: RowsMut<'_>, [rows, columns]: [usize; 2]) {
-    float_tile::transpose::<4>(from, to, rows, columns, register::<Exact>());
+    float_tile::transpose::<4>(from, to, rows, columns, register::<Emulated<true>>());
 }
 
 pub fn multiply_shifted<const EXACT: bool>(left: Left<'_>, right: Right<'_>, offsets: &[usize]) {
-    let right = (right, offsets);
-    if EXACT {
-        float_tile::product_of_shifted::<4, 2>(left, right, register::<Exact>());
-    } else {
-        float_tile::product_of_shifted::<4, 2>(left, right, register::<Rounded>());
-    }
+    let register = register::<Emulated<EXACT>>();
+    float_tile::product_of_shifted::<4, 2>(left, (right, offsets), register);
 }
 
 pub fn multiply_row<const EXACT: bool>(row: &[f32], weights: &[f32], out: &mut [f32]) {
-    if EXACT {
-        float_row::multiply_row::<4, 2>(row, weights, out, register::<Exact>());
-    } else {
-        float_row::multiply_row::<4, 2>(row, weights, out, register::<Rounded>());
-    }
+    float_row::multiply_row::<4, 2>(row, weights, out, register::<Emulated<EXACT>>());
 }
 
 pub fn widen(halves: &[f16], out: &mut [f32]) {
@@ -99,12 +96,7 @@ pub fn widen(halves: &[f16], out: &mut [f32]) {
 /// # Safety
 /// No other thread computes a part that overlaps.
 #[inline(always)]
-pub unsafe fn multiply_by<F: Fma>(
-    product: &Product<'_, [u8; 4]>,
-    out: &Sink<'_>,
-    part: Part,
-    activate: impl Fn(Activation, &mut [f32]) + Copy,
-) {
+pub unsafe fn multiply_by<F: Fma>(product: &Product<'_, [u8; 4]>, out: &Sink<'_>, part: Part) {
     let vector = Closures {
         // Sums of two channels each: inputs 0 and 1 separate from 2 and 3.
         start: |row: Row, channels: Channels<'_, 4>| {
@@ -131,7 +123,7 @@ pub unsafe fn multiply_by<F: Fma>(
             let sum = f32x4_convert_i32x4(i32x4_add(even, odd));
             put(F::fma(sum, scale, lanes::load(channels.bias)), out);
         },
-        activate,
+        activate: activate::<F>,
         group: PhantomData,
     };
     let wide = |codes: [u8; 4]| {
@@ -178,27 +170,14 @@ fn put(values: v128, out: &mut Lanes<4>) {
 /// # Safety
 /// No other thread computes a part that overlaps.
 #[inline(always)]
-pub unsafe fn multiply_f16_by<F: Fma>(
-    product: &Product<'_, f32>,
-    out: &Sink<'_>,
-    part: Part,
-    activate: impl Fn(Activation, &mut [f32]) + Copy,
-) {
-    let vector = Closures {
-        start: |_, _: Channels<'_, 4>| f32x4_splat(0.),
+pub unsafe fn multiply_f16_by<F: Fma>(product: &Product<'_, f32>, out: &Sink<'_>, part: Part) {
+    let vector = HalfVector {
+        register: register::<F>(),
         load: |weights: &[u8; 8]| {
             let (halves, _) = weights.as_chunks::<2>();
             lanes::load(&std::array::from_fn(|i| f16::from_le_bytes(halves[i]).to_f32()))
         },
-        splat: |x: f32| f32x4_splat(x),
-        dot: |acc, x, weights| F::fma(x, weights, acc),
-        add: |left, right| f32x4_add(left, right),
-        fold: |acc, _| acc,
-        finish: |acc, _, channels: Channels<'_, 4>, out: &mut Lanes<4>| {
-            put(f32x4_add(acc, lanes::load(channels.bias)), out);
-        },
-        activate,
-        group: PhantomData,
+        activate: activate::<F>,
     };
     // SAFETY: parts of a `Grid` are disjoint, and one thread computes each.
     unsafe { tile::multiply::<4, 8, 2, 2, _>(product, out, part, vector) }
@@ -209,32 +188,15 @@ pub unsafe fn multiply_f16_by<F: Fma>(
 /// # Safety
 /// No other thread computes a part that overlaps.
 #[inline(always)]
-pub unsafe fn multiply_bf16_by<F: Fma>(
-    product: &Product<'_, Pair>,
-    out: &Sink<'_>,
-    part: Part,
-    activate: impl Fn(Activation, &mut [f32]) + Copy,
-) {
+pub unsafe fn multiply_bf16_by<F: Fma>(product: &Product<'_, Pair>, out: &Sink<'_>, part: Part) {
     // A bfloat16 is the upper half of an f32.
     let widen = |pairs| [i32x4_shl(pairs, 16), v128_and(pairs, u32x4_splat(0xffff_0000))];
-    let vector = Closures {
-        // The sums of even and odd inputs of a block, or what blocks gave and 0.
-        start: |_, _: Channels<'_, 4>| [f32x4_splat(0.); 2],
+    let vector = PairVector {
+        register: register::<F>(),
         // SAFETY: the array is 16 bytes to read; no alignment is asked.
         load: |weights: &[u8; 16]| widen(unsafe { v128_load(weights.as_ptr().cast()) }),
         splat: |pair: Pair| widen(u32x4_splat(u32::from_le_bytes(bytes(pair)))),
-        dot: |[even, odd]: [v128; 2], a: [v128; 2], b: [v128; 2]| {
-            [F::fma(a[0], b[0], even), F::fma(a[1], b[1], odd)]
-        },
-        add: |left: [v128; 2], _| left,
-        fold: |[sum, rest]: [v128; 2], [even, odd]: [v128; 2]| {
-            [f32x4_add(sum, f32x4_add(even, odd)), rest]
-        },
-        finish: |[sum, _]: [v128; 2], _, channels: Channels<'_, 4>, out: &mut Lanes<4>| {
-            put(f32x4_add(sum, lanes::load(channels.bias)), out);
-        },
-        activate,
-        group: PhantomData,
+        activate: activate::<F>,
     };
     // SAFETY: parts of a `Grid` are disjoint, and one thread computes each.
     unsafe { tile::multiply::<4, 16, 2, 2, _>(product, out, part, vector) }
@@ -276,7 +238,6 @@ pub unsafe fn multiply_blocks_by<F: Fma>(
     product: &Product<'_, RowBlock>,
     out: &Sink<'_>,
     part: Part,
-    activate: impl Fn(Activation, &mut [f32]) + Copy,
 ) {
     // SAFETY: the array is 16 bytes to read; no alignment is asked.
     let load = |codes: &[u8; 16]| unsafe { v128_load(codes.as_ptr().cast()) };
@@ -287,10 +248,10 @@ pub unsafe fn multiply_blocks_by<F: Fma>(
                 let codes = load(codes);
                 [v128_and(codes, u8x16_splat(15)), u8x16_shr(codes, 4)]
             };
-            let vector = of_blocks::<F, 2>(halves, activate);
+            let vector = of_blocks::<F, 2>(halves);
             blocks::multiply::<4, 16, 2, 2, _>(product, out, part, vector)
         } else {
-            let vector = of_blocks::<F, 1>(|codes| [load(codes)], activate);
+            let vector = of_blocks::<F, 1>(|codes| [load(codes)]);
             blocks::multiply::<4, 16, 1, 2, _>(product, out, part, vector)
         }
     }
@@ -300,7 +261,6 @@ pub unsafe fn multiply_blocks_by<F: Fma>(
 #[inline(always)]
 fn of_blocks<F: Fma, const PER: usize>(
     load: impl Fn(&[u8; 16]) -> [v128; PER] + Copy,
-    activate: impl Fn(Activation, &mut [f32]) + Copy,
 ) -> impl BlockVector<4, 16, PER> {
     BlockClosures {
         start: |less| i32x4_shl(i32x4_splat(less), if const { PER == 2 } { 3 } else { 7 }),
@@ -317,6 +277,6 @@ fn of_blocks<F: Fma, const PER: usize>(
             lanes::load(&halves.map(|half| f16::from_le_bytes(half).to_f32()))
         },
         floats: register::<F>(),
-        activate,
+        activate: activate::<F>,
     }
 }

@@ -33,9 +33,7 @@ pub unsafe fn multiply(product: &Product<'_, [u8; 4]>, out: &Sink<'_>, part: Par
 #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vnni,fma")]
 pub unsafe fn multiply_blocks(product: &Product<'_, RowBlock>, out: &Sink<'_>, part: Part) {
     let less_8 = |less| _mm512_slli_epi32::<3>(_mm512_set1_epi32(less));
-    let dot = |acc, codes, xs: [u8; 4]| {
-        _mm512_dpbusd_epi32(acc, codes, _mm512_set1_epi32(i32::from_le_bytes(xs)))
-    };
+    let dot = |acc, codes, xs| _mm512_dpbusd_epi32(acc, codes, xs);
     // SAFETY: parts of a `Grid` are disjoint, and one thread computes each.
     unsafe {
         match (product.format().bits(), part.rows.len()) {

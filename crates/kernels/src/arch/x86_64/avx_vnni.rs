@@ -15,11 +15,10 @@ pub use super::avx2::{
 ///
 /// # Safety
 /// The CPU has these features, and no other thread computes a part that overlaps.
-#[target_feature(enable = "avx2,fma,avxvnni")]
+#[target_feature(enable = "avx2,fma,f16c,avxvnni")]
 pub unsafe fn multiply(product: &Product<'_, [u8; 4]>, out: &Sink<'_>, part: Part) {
     let vector = avx2::exact(
-        // SAFETY: the array is 32 bytes to read; no alignment is asked.
-        |weights| unsafe { _mm256_loadu_si256(weights.as_ptr().cast()) },
+        |weights| avx2::load(weights),
         |codes: [u8; 4]| _mm256_set1_epi32(i32::from_le_bytes(codes)),
         |acc, a, b| _mm256_dpbusd_avx_epi32(acc, a, b),
     );

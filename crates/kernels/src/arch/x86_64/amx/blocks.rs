@@ -116,7 +116,7 @@ fn tiles_of(product: &Product<'_, RowBlock>, rows: Range<usize>) -> impl Iterato
 }
 
 /// The codes of a block of 16 channels, less the middle: at most 8 bits with a sign.
-#[target_feature(enable = "avx512f,avx512bw")]
+#[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,fma")]
 fn widen(block: PanelBlock<'_, LINE, ROW>, format: Blocks, register: usize, to: &mut Codes) {
     let middle = _mm512_set1_epi8(format.middle() as i8);
     let put = |codes: __m512i, to: &mut [u8; ROW]| {

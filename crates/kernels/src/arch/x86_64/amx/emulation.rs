@@ -89,7 +89,7 @@ pub unsafe fn attend<const CAREFUL: bool>(
 ///
 /// # Safety
 /// The CPU has these features, and no other thread computes a block that overlaps.
-#[target_feature(enable = "avx2,fma")]
+#[target_feature(enable = "avx2,fma,f16c")]
 unsafe fn attend_by_avx2<const CAREFUL: bool>(
     attention: &Attention<'_>,
     block: QueryBlock,

@@ -133,7 +133,7 @@ fn add_bias<const C: usize>(lines: Lines<'_, C>, streams: bool) {
 }
 
 /// Writes the value of each line of sums row by row, and streams it if it fills a cache line.
-#[target_feature(enable = "avx512f")]
+#[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,fma")]
 #[inline]
 fn each_row<const C: usize>(
     lines: Lines<'_, C>,
