@@ -184,9 +184,8 @@ where
     }
 }
 
-/// Computes a part of a product, in tiles of at most `MR` rows by two
-/// registers, `MR` at most [`MAX_ROWS`](super::tile::MAX_ROWS), or of one row by all registers of a
-/// panel.
+/// Computes a part of a product, in tiles of at most `MR` rows by two registers, `MR` at most
+/// [`MAX_ROWS`](super::tile::MAX_ROWS), or of one row by all registers of a panel.
 ///
 /// # Safety
 /// No other thread computes a part that overlaps.
@@ -196,17 +195,15 @@ pub unsafe fn multiply<
     const BYTES: usize,
     const PER: usize,
     const MR: usize,
-    X,
+    X: BlockVector<LANES, BYTES, PER>,
 >(
     product: &Product<'_, RowBlock>,
     out: &Sink<'_>,
     Part { rows, panels, .. }: Part,
     vector: X,
-) where
-    X: BlockVector<LANES, BYTES, PER>,
-{
+) {
     let format = product.format();
-    let offsets = format.has_offsets();
+    let (nest, offsets) = (BlockNest { product, out, format, vector }, format.has_offsets());
     for index in panels {
         let panel = product.rhs.panel(index);
         let registers = panel.sums.len() / LANES;
@@ -220,37 +217,25 @@ pub unsafe fn multiply<
         let ahead = &mut Ahead::new(next, registers.div_ceil(2) * tiles_of_rows, product.groups);
         let mut register = 0;
         while register < registers {
-            let (place, rows) = ((panel, format, register, &mut *ahead), rows.clone());
+            let (place, rows) = ((panel, register, &mut *ahead), rows.clone());
             // Panels of 8 lanes have two registers at most: wider tiles are not compiled for them.
             // SAFETY: the rows and the panel are in the part that this thread alone computes.
             unsafe {
                 register += match (registers - register, rows.len()) {
                     (4, 1) if const { LANES != 8 } && !offsets => {
-                        tiles::<LANES, BYTES, PER, 4, 1, false, X>(
-                            product, place, out, rows, vector,
-                        )
+                        nest.tiles::<4, 1, false>(place, rows)
                     }
                     (3, 1) if const { LANES != 8 } && !offsets => {
-                        tiles::<LANES, BYTES, PER, 3, 1, false, X>(
-                            product, place, out, rows, vector,
-                        )
+                        nest.tiles::<3, 1, false>(place, rows)
                     }
                     (2.., _) if const { PER == 2 } && offsets => {
-                        tiles::<LANES, BYTES, PER, 2, MR, true, X>(
-                            product, place, out, rows, vector,
-                        )
+                        nest.tiles::<2, MR, true>(place, rows)
                     }
                     (_, _) if const { PER == 2 } && offsets => {
-                        tiles::<LANES, BYTES, PER, 1, MR, true, X>(
-                            product, place, out, rows, vector,
-                        )
+                        nest.tiles::<1, MR, true>(place, rows)
                     }
-                    (2.., _) => tiles::<LANES, BYTES, PER, 2, MR, false, X>(
-                        product, place, out, rows, vector,
-                    ),
-                    _ => tiles::<LANES, BYTES, PER, 1, MR, false, X>(
-                        product, place, out, rows, vector,
-                    ),
+                    (2.., _) => nest.tiles::<2, MR, false>(place, rows),
+                    _ => nest.tiles::<1, MR, false>(place, rows),
                 };
             }
         }
@@ -261,140 +246,149 @@ pub unsafe fn multiply<
     }
 }
 
-/// All tiles of `NV` registers of a panel, from a register on; returns `NV`.
-///
-/// # Safety
-/// No other thread writes these rows of this panel.
-#[inline(always)]
-unsafe fn tiles<
-    const LANES: usize,
-    const BYTES: usize,
-    const PER: usize,
-    const NV: usize,
-    const MR: usize,
-    const OFFSETS: bool,
-    X,
->(
-    product: &Product<'_, RowBlock>,
-    (panel, format, register, ahead): (Panel<'_>, Blocks, usize, &mut Ahead<'_>),
-    out: &Sink<'_>,
-    rows: Range<usize>,
+/// The operands that all tiles share.
+#[derive(Clone, Copy)]
+struct BlockNest<'a, const LANES: usize, const BYTES: usize, const PER: usize, X> {
+    product: &'a Product<'a, RowBlock>,
+    out: &'a Sink<'a>,
+    format: Blocks,
     vector: X,
-) -> usize
-where
-    X: BlockVector<LANES, BYTES, PER>,
-{
-    let tiles = rows.len().div_ceil(MR);
-    let far = rows.len() > 1 && out.exceeds_l2();
-    let mut row = rows.start;
-    for left in (1..=tiles).rev() {
-        let height = (rows.end - row).div_ceil(left);
-        let place = (panel, format, register, &mut *ahead);
-        // SAFETY: the rows of a tile are among these, and the panel is in the part that this thread
-        // alone computes.
-        unsafe {
-            if far && register == 0 {
-                claim(out, panel, row..row + height);
-            }
-            match height {
-                6 if const { MR >= 6 } => {
-                    tile::<LANES, BYTES, PER, NV, 6, OFFSETS, X>(product, place, out, row, vector);
-                }
-                5 if const { MR >= 5 } => {
-                    tile::<LANES, BYTES, PER, NV, 5, OFFSETS, X>(product, place, out, row, vector);
-                }
-                4 if const { MR >= 4 } => {
-                    tile::<LANES, BYTES, PER, NV, 4, OFFSETS, X>(product, place, out, row, vector);
-                }
-                3 if const { MR >= 3 } => {
-                    tile::<LANES, BYTES, PER, NV, 3, OFFSETS, X>(product, place, out, row, vector);
-                }
-                2 if const { MR >= 2 } => {
-                    tile::<LANES, BYTES, PER, NV, 2, OFFSETS, X>(product, place, out, row, vector);
-                }
-                _ => tile::<LANES, BYTES, PER, NV, 1, OFFSETS, X>(product, place, out, row, vector),
-            }
-        }
-        row += height;
-    }
-    NV
 }
 
-/// `MR` rows by `NV` registers of a panel, from a register on.
-///
-/// # Safety
-/// No other thread writes these rows of this panel.
-// Indices name the same place in several arrays.
-#[allow(clippy::needless_range_loop)]
-#[cfg_attr(target_arch = "wasm32", inline(never))]
-#[cfg_attr(not(target_arch = "wasm32"), inline(always))]
-unsafe fn tile<
-    const LANES: usize,
-    const BYTES: usize,
-    const PER: usize,
-    const NV: usize,
-    const MR: usize,
-    const OFFSETS: bool,
-    X,
->(
-    product: &Product<'_, RowBlock>,
-    (panel, format, register, ahead): (Panel<'_>, Blocks, usize, &mut Ahead<'_>),
-    out: &Sink<'_>,
-    first_row: usize,
-    vector: X,
-) where
-    X: BlockVector<LANES, BYTES, PER>,
+/// A panel, its first register to compute, and the weights that are fetched on the way.
+type BlockPlace<'a, 'b> = (Panel<'a>, usize, &'a mut Ahead<'b>);
+
+impl<const LANES: usize, const BYTES: usize, const PER: usize, X: BlockVector<LANES, BYTES, PER>>
+    BlockNest<'_, LANES, BYTES, PER, X>
 {
-    let (float, blocks) = (vector.floats(), product.groups);
-    let rows: [_; MR] = std::array::from_fn(|r| product.row(first_row + r));
-    let mut acc = [[float.splat(0.); NV]; MR];
-    // All rows pass the panel at once.
-    let near = MR == 1 || ahead.is_none();
-    let (mut own, times) = (*ahead, ahead.times());
-    // If it knew the number, the compiler would unroll the loop, for which there are too few
-    // registers.
-    let steps = match MR {
-        1 => GROUPS / PER,
-        _ => black_box(GROUPS / PER),
-    };
-    for (block, weights) in panel.blocks::<LANES, BYTES>(format).take(blocks).enumerate() {
-        debug_assert_eq!(weights.codes.len(), steps * weights.registers);
-        // SAFETY: each row has as many blocks.
-        let of_rows = rows.map(|row| unsafe { row.get_unchecked(block) });
-        let less = |r: usize| if OFFSETS { 0 } else { less(of_rows[r]) };
-        if MR > 1 {
-            own.fetch(times);
-        }
-        let mut sums = [[vector.start(0); NV]; MR];
-        for r in 0..MR {
-            for v in 0..NV {
-                sums[r][v] = vector.start(less(r));
+    /// Computes all tiles of `NV` registers of a panel; returns `NV`.
+    ///
+    /// # Safety
+    /// No other thread writes these rows of this panel.
+    #[inline(always)]
+    unsafe fn tiles<const NV: usize, const MR: usize, const OFFSETS: bool>(
+        self,
+        (panel, register, ahead): BlockPlace<'_, '_>,
+        rows: Range<usize>,
+    ) -> usize {
+        let tiles = rows.len().div_ceil(MR);
+        let far = rows.len() > 1 && self.out.exceeds_l2();
+        let mut row = rows.start;
+        for left in (1..=tiles).rev() {
+            let height = (rows.end - row).div_ceil(left);
+            let place = (panel, register, &mut *ahead);
+            // SAFETY: the rows of a tile are among these, and the panel is in the part that this
+            // thread alone computes.
+            unsafe {
+                if far && register == 0 {
+                    claim(self.out, panel, row..row + height);
+                }
+                match height {
+                    6 if const { MR >= 6 } => self.tile::<NV, 6, OFFSETS>(place, row),
+                    5 if const { MR >= 5 } => self.tile::<NV, 5, OFFSETS>(place, row),
+                    4 if const { MR >= 4 } => self.tile::<NV, 4, OFFSETS>(place, row),
+                    3 if const { MR >= 3 } => self.tile::<NV, 3, OFFSETS>(place, row),
+                    2 if const { MR >= 2 } => self.tile::<NV, 2, OFFSETS>(place, row),
+                    _ => self.tile::<NV, 1, OFFSETS>(place, row),
+                }
             }
+            row += height;
         }
-        for i in 0..steps {
-            let first = i * weights.registers + register;
-            // SAFETY: a block has as many rows of codes, each of all registers.
-            let codes = unsafe { weights.codes.get_unchecked(first..first + NV) };
-            if near {
-                fetch_blocks(codes);
-            }
-            let rows = (of_rows, i * PER);
-            // SAFETY: all rows of codes have as many groups as the blocks of rows.
-            unsafe { step::<LANES, BYTES, PER, NV, MR, X>(&mut sums, codes, rows, vector) };
-        }
-        let scales = &weights.scales[register..][..NV];
-        if near {
-            fetch_blocks(scales);
-        }
-        let of_rows = |r: usize| (scale(of_rows[r]), self::less(of_rows[r]));
-        let totals = |r: usize, v: usize| vector.float(sums[r][v], less(r));
-        let offsets = OFFSETS.then(|| (&weights.offsets[register..][..NV], format));
-        let widen = |halves: &_| vector.widen(halves);
-        add::<LANES, NV, MR, _>(&mut acc, totals, of_rows, (scales, offsets), widen, float);
+        NV
     }
-    *ahead = own;
-    // SAFETY: the tile is in the part that this thread alone computes.
-    unsafe { store(out, (panel, register), first_row, acc, float) };
+
+    /// Computes `MR` rows by `NV` registers of a panel.
+    ///
+    /// # Safety
+    /// No other thread writes these rows of this panel.
+    // Indices name the same place in several arrays.
+    #[allow(clippy::needless_range_loop)]
+    #[cfg_attr(target_arch = "wasm32", inline(never))]
+    #[cfg_attr(not(target_arch = "wasm32"), inline(always))]
+    unsafe fn tile<const NV: usize, const MR: usize, const OFFSETS: bool>(
+        self,
+        (panel, register, ahead): BlockPlace<'_, '_>,
+        first_row: usize,
+    ) {
+        let Self { product, out, format, vector } = self;
+        let (float, blocks) = (vector.floats(), product.groups);
+        let rows: [_; MR] = std::array::from_fn(|r| product.row(first_row + r));
+        let mut acc = [[float.splat(0.); NV]; MR];
+        // All rows pass the panel at once.
+        let near = MR == 1 || ahead.is_none();
+        let (mut own, times) = (*ahead, ahead.times());
+        // If it knew the number, the compiler would unroll the loop, for which there are too few
+        // registers.
+        let steps = match MR {
+            1 => GROUPS / PER,
+            _ => black_box(GROUPS / PER),
+        };
+        for (block, weights) in panel.blocks::<LANES, BYTES>(format).take(blocks).enumerate() {
+            debug_assert_eq!(weights.codes.len(), steps * weights.registers);
+            // SAFETY: each row has as many blocks.
+            let of_rows = rows.map(|row| unsafe { row.get_unchecked(block) });
+            let less = |r: usize| if OFFSETS { 0 } else { less(of_rows[r]) };
+            if MR > 1 {
+                own.fetch(times);
+            }
+            let mut sums = [[vector.start(0); NV]; MR];
+            for r in 0..MR {
+                for v in 0..NV {
+                    sums[r][v] = vector.start(less(r));
+                }
+            }
+            for i in 0..steps {
+                let first = i * weights.registers + register;
+                // SAFETY: a block has as many rows of codes, each of all registers.
+                let codes = unsafe { weights.codes.get_unchecked(first..first + NV) };
+                if near {
+                    fetch_blocks(codes);
+                }
+                // SAFETY: all rows of codes have as many groups as the blocks of rows.
+                unsafe { self.step(&mut sums, codes, (of_rows, i * PER)) };
+            }
+            let scales = &weights.scales[register..][..NV];
+            if near {
+                fetch_blocks(scales);
+            }
+            let of_rows = |r: usize| (scale(of_rows[r]), self::less(of_rows[r]));
+            let totals = |r: usize, v: usize| vector.float(sums[r][v], less(r));
+            let offsets = OFFSETS.then(|| (&weights.offsets[register..][..NV], format));
+            let widen = |halves: &_| vector.widen(halves);
+            add::<LANES, NV, MR, _>(&mut acc, totals, of_rows, (scales, offsets), widen, float);
+        }
+        *ahead = own;
+        // SAFETY: the tile is in the part that this thread alone computes.
+        unsafe { store(out, (panel, register), first_row, acc, float) };
+    }
+
+    /// Multiplies a row of codes of `NV` registers and its groups of activations: `NV` loads,
+    /// `PER * MR` broadcasts, `PER * MR * NV` dot products.
+    ///
+    /// # Safety
+    /// There are these registers and groups.
+    // Indices name the same place in several arrays.
+    #[allow(clippy::needless_range_loop)]
+    #[inline(always)]
+    unsafe fn step<const NV: usize, const MR: usize>(
+        self,
+        sums: &mut [[X::Int; NV]; MR],
+        codes: &[[u8; BYTES]],
+        (rows, group): ([&RowBlock; MR], usize),
+    ) {
+        // SAFETY: there are these registers.
+        let load = |v| self.vector.load(unsafe { codes.get_unchecked(v) });
+        let codes: [_; NV] = std::array::from_fn(load);
+        for p in 0..PER {
+            for r in 0..MR {
+                // SAFETY: there are these groups.
+                let xs = unsafe { *rows[r].get_unchecked(group + p) };
+                for v in 0..NV {
+                    sums[r][v] = self.vector.dot(sums[r][v], codes[v][p], xs);
+                }
+            }
+        }
+    }
 }
 
 /// Registers of float16 numbers.
@@ -431,43 +425,6 @@ pub fn add<const LANES: usize, const NV: usize, const MR: usize, R: Register<LAN
             let (scale, less) = of_rows(r);
             let addend = multiplied(float, addend, scale);
             acc[v] = float.fma(float.splat(less as f32), addend, acc[v]);
-        }
-    }
-}
-
-/// A row of codes of `NV` registers times its groups of activations: `NV` loads, `PER * MR`
-/// broadcasts, `PER * MR * NV` dot products.
-///
-/// # Safety
-/// There are these registers and groups.
-// Indices name the same place in several arrays.
-#[allow(clippy::needless_range_loop)]
-#[inline(always)]
-unsafe fn step<
-    const LANES: usize,
-    const BYTES: usize,
-    const PER: usize,
-    const NV: usize,
-    const MR: usize,
-    X,
->(
-    sums: &mut [[X::Int; NV]; MR],
-    codes: &[[u8; BYTES]],
-    (rows, group): ([&RowBlock; MR], usize),
-    vector: X,
-) where
-    X: BlockVector<LANES, BYTES, PER>,
-{
-    // SAFETY: there are these registers.
-    let load = |v| vector.load(unsafe { codes.get_unchecked(v) });
-    let codes: [_; NV] = std::array::from_fn(load);
-    for p in 0..PER {
-        for r in 0..MR {
-            // SAFETY: there are these groups.
-            let xs = unsafe { *rows[r].get_unchecked(group + p) };
-            for v in 0..NV {
-                sums[r][v] = vector.dot(sums[r][v], codes[v][p], xs);
-            }
         }
     }
 }
