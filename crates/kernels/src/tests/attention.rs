@@ -497,7 +497,7 @@ fn hard_cases_of_8_bits_have_stated_results() {
     let (dim, keys) = (4, 600);
     let q = [0.5, -0.25, 1., 0.];
     let mut random = Random(6);
-    let v: Vec<f32> = (0..keys * dim).map(|_| random.float()).collect();
+    let v = random.floats(keys * dim);
 
     // Equal keys: the mean of the values, within half a step of theirs and of the weights.
     let equal = [0.3, 0.1, -0.9, 0.7].repeat(keys);

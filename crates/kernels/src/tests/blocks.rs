@@ -3,13 +3,12 @@
 use half::f16;
 
 use super::random::Random;
-use super::{Pool, of, same_bits, some};
-use crate::calls::linear::{linear, linear_each};
+use super::{Pool, check_products, same_bits, some};
+use crate::calls::linear::linear;
 use crate::calls::lookup::read_channel;
 use crate::calls::pack::blocks::{pack_block_codes, pack_blocks};
 use crate::error::Error;
 use crate::isa::Isa;
-use crate::loops::activation::{self, Activation};
 use crate::loops::product::Product;
 use crate::qparams::blocks::{BlockScale, Blocks, INPUTS};
 use crate::reference::{self, InBlocks};
@@ -50,7 +49,7 @@ impl Weight {
             codes: (0..n * k).map(|_| codes(random)).collect(),
             scales: (0..n * k.div_ceil(INPUTS)).map(|_| scale(random)).collect(),
             factors: (0..n).map(|i| [1., 0.25, 1024.][i % 3]).collect(),
-            bias: (0..n).map(|_| random.float()).collect(),
+            bias: random.floats(n),
             per_row: n % 3 == 1,
         }
     }
@@ -97,20 +96,13 @@ fn products_equal_the_oracle_at_the_seams() {
                 for format in FORMATS {
                     let weight = Weight::new(format, n, k, &mut random);
                     let expected = weight.product(&lhs, m);
-                    for isa in Isa::available() {
+                    let pack = |isa| {
                         let packed = weight.packed(isa, 1);
-                        let case = format!("{isa} {:?} m={m} k={k} n={n}", packed.element());
                         let unpacked = (weight.codes.clone(), weight.scales.clone());
-                        assert_eq!(packed.blocks(), unpacked, "{case}: unpack");
-                        same_bits(&linear(of(&lhs, m, &packed)), &expected, &case);
-                        let activation = [Activation::Relu, Activation::Gelu][m % 2];
-                        let activated = Product::new(&lhs, m, &packed, Some(activation));
-                        let mut expected = expected.clone();
-                        activation::apply::<f32>(activation, &mut expected);
-                        for got in linear_each([activated, activated]) {
-                            same_bits(&got, &expected, &format!("{case}, activated"));
-                        }
-                    }
+                        assert_eq!(packed.blocks(), unpacked, "{isa} {format:?} {k} x {n}: unpack");
+                        packed
+                    };
+                    check_products(&lhs, m, &expected, pack, "");
                 }
             }
         }
@@ -128,13 +120,9 @@ fn large_products_equal_the_oracle_on_any_number_of_threads() {
             let weight = Weight::new(format, n, k, &mut random);
             let expected = weight.product(&lhs, m);
             for threads in some([1, 2, 7], &[1]) {
+                let case = format!("{threads} threads");
                 Pool::new(threads).install(|| {
-                    for isa in Isa::available() {
-                        let packed = weight.packed(isa, 1);
-                        let got = linear(of(&lhs, m, &packed));
-                        let case = format!("{isa} {format:?} {m} x {k} x {n}, {threads} threads");
-                        same_bits(&got, &expected, &case);
-                    }
+                    check_products(&lhs, m, &expected, |isa| weight.packed(isa, 1), &case);
                 });
             }
         }

@@ -3,11 +3,10 @@
 use std::ops::Range;
 
 use super::random::Random;
-use super::{Codes, PER_ROW, PER_TENSOR, Pool, activations, same_bits, some, weights};
+use super::{Codes, Int8Weights, PER_ROW, PER_TENSOR, Pool, activations, same_bits, some};
 use crate::calls::convolution::{Convolution, FloatWeight, convolve, convolve_f32};
 use crate::isa::Isa;
 use crate::loops::activation::{self, Activation};
-use crate::packed::Packed;
 use crate::qparams::activation::DynamicConfig;
 use crate::reference::{self, AffineRow, Int8};
 
@@ -123,19 +122,18 @@ fn check_config(
     let (taps, all) = (kernel[0] * kernel[1], [batch, groups * k, height, width]);
     let channels = groups * taps * n;
     let mut random = Random((n * 1_000_003 + width * 1_009 + taps) as u64);
-    let rhs = weights(codes, channels, k, &mut random);
-    let mut scales: Vec<f32> = (0..channels).map(|_| random.float().abs() + 1e-3).collect();
-    let mut zero_points = vec![0; channels];
-    if affine {
-        zero_points.fill_with(|| i32::from(random.next() as i8));
+    let mut weights = Int8Weights::new(codes, channels, k, &mut random);
+    if !affine {
+        weights = weights.symmetric();
     }
     if common {
         for i in 0..channels {
             let of_first_tap = i / (taps * n) * taps * n + i % n;
-            (scales[i], zero_points[i]) = (scales[of_first_tap], zero_points[of_first_tap]);
+            weights.scales[i] = weights.scales[of_first_tap];
+            weights.zero_points[i] = weights.zero_points[of_first_tap];
         }
     }
-    let mut bias: Vec<f32> = (0..groups * n).map(|_| random.float()).collect();
+    let mut bias = random.floats(groups * n);
     bias[0] = -0.;
     let mut xs = activations(codes, batch * height * width, groups * k, &mut random);
     if let (Some(value), false) = (poison, xs.is_empty()) {
@@ -147,9 +145,9 @@ fn check_config(
     let of_group = |group: usize| {
         let of_taps = group * taps * n..(group + 1) * taps * n;
         let rhs = Int8 {
-            codes: &rhs[of_taps.start * k..of_taps.end * k],
-            scales: &scales[of_taps.clone()],
-            zero_points: &zero_points[of_taps],
+            codes: &weights.codes[of_taps.start * k..of_taps.end * k],
+            scales: &weights.scales[of_taps.clone()],
+            zero_points: &weights.zero_points[of_taps],
         };
         let positions = positions(&xs, all, group * k..(group + 1) * k, config);
         let bias = &bias[group * n..][..n];
@@ -172,10 +170,9 @@ fn check_config(
         activation::apply::<f32>(activation, &mut expected);
     }
     let with_taps = |bias: &[f32]| [bias, &vec![0.; (taps - 1) * n]].concat();
-    let bias: Vec<f32> = bias.chunks_exact(n).flat_map(with_taps).collect();
+    weights.bias = bias.chunks_exact(n).flat_map(with_taps).collect();
     for isa in Isa::available() {
-        let rhs = Int8::new(&rhs, &scales, &zero_points);
-        let packed = Packed::int8(isa, k, groups * taps, rhs, &bias).with(config);
+        let packed = weights.packed(isa, groups * taps, config);
         let convolution =
             Convolution { shape: all, groups, kernel, stride, padding, dilation, activation };
         let case = format!("{isa} {case:?} {codes:?} {config:?} {poison:?} {groups} {affine}");
@@ -210,14 +207,11 @@ fn convolutions_do_not_depend_on_threads() {
 fn a_result_depends_on_its_window_only() {
     let (k, n, taps) = (20, 24, 5);
     let mut random = Random(3);
-    let codes = weights(Codes::Uniform, taps * n, k, &mut random);
-    let scales: Vec<f32> = (0..taps * n).map(|_| random.float().abs()).collect();
-    let zero_points = vec![0; taps * n];
-    let bias = vec![0.; taps * n];
+    let mut weights = Int8Weights::new(Codes::Uniform, taps * n, k, &mut random).symmetric();
+    weights.bias.fill(0.);
     let xs = activations(Codes::Uniform, 60, k, &mut random);
     for isa in Isa::available() {
-        let rhs = Int8::new(&codes, &scales, &zero_points);
-        let weight = &Packed::int8(isa, k, taps, rhs, &bias);
+        let weight = &weights.packed(isa, taps, PER_ROW);
         let of = |first: usize, count: usize| {
             let signal = xs.chunks_exact(60).flat_map(|x| &x[first..first + count]);
             let convolution = Convolution {
@@ -307,7 +301,7 @@ fn floats_equal_sums_in_f64() {
         let [batch, k, height, width] = shape;
         let (windows, taps) = (windows(case), kernel[0] * kernel[1]);
         let mut random = Random(7);
-        let mut draw = |len: usize| -> Vec<f32> { (0..len).map(|_| random.float()).collect() };
+        let mut draw = |len: usize| -> Vec<f32> { random.floats(len) };
         let (terms, size) = (k * taps, k * height * width);
         let (weights, bias) = (draw(groups * n * terms), draw(groups * n));
         let xs = draw(batch * groups * size);

@@ -98,7 +98,7 @@ fn errors_are_fed_back_as_by_the_inverse() {
     let mut random = Random(11);
     let (n, k, rows) = (3, 80, 200);
     let xs = inputs(rows, k, &mut random);
-    let weights: Vec<f32> = (0..n * k).map(|_| random.float()).collect();
+    let weights = random.floats(n * k);
     let isa = Isa::active().unwrap();
     let factor = factor(isa, k, &[&xs], 0.01);
     let format = (Blocks::Int4, 32);
@@ -126,7 +126,7 @@ fn the_same_codes_everywhere_and_smaller_errors_of_products() {
     };
     for &(n, k, rows) in sizes {
         let xs = inputs(rows, k, &mut random);
-        let weights: Vec<f32> = (0..n * k).map(|_| random.float()).collect();
+        let weights = random.floats(n * k);
         let bias = vec![0.; n];
         for format in [
             (Blocks::Int4, 32),
@@ -171,7 +171,7 @@ fn inputs_that_tell_nothing_change_nothing() {
     let mut random = Random(13);
     let (n, k) = if cfg!(miri) { (2, 33) } else { (5, 70) };
     let isa = Isa::active().unwrap();
-    let weights: Vec<f32> = (0..n * k).map(|_| random.float()).collect();
+    let weights = random.floats(n * k);
     let (bias, format) = (vec![0.; n], (Blocks::Int4, 32));
     let alone = pack_blocks(isa, k, 1, &weights, &bias, format, None).unwrap();
     let each_once: Vec<f32> = (0..k * k).map(|i| f32::from(u8::from(i / k == i % k))).collect();
@@ -187,7 +187,7 @@ fn values_stay_finite_without_damping_to_speak_of() {
     let mut random = Random(14);
     let (n, k) = if cfg!(miri) { (2, 33) } else { (20, 96) };
     let isa = Isa::active().unwrap();
-    let weights: Vec<f32> = (0..n * k).map(|_| random.float()).collect();
+    let weights = random.floats(n * k);
     let factor = factor(isa, k, &[&inputs(2, k, &mut random)], 1e-13);
     for format in [Blocks::Int4, Blocks::Int4ZeroPoint, Blocks::Int8] {
         let bias = vec![0.; n];

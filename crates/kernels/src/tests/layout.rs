@@ -5,11 +5,10 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use half::{bf16, f16};
 
 use super::PER_ROW;
+use crate::calls::pack::{pack_codes, pack_halves};
 use crate::isa::{Isa, Registers};
 use crate::packed::{Element, Packed};
-use crate::qparams::activation::DynamicConfig;
 use crate::reference::Int8;
-use crate::sizes;
 
 const INT8: Element = Element::Int8(PER_ROW);
 
@@ -20,89 +19,8 @@ impl<'a> Int8<'a> {
     }
 }
 
-impl Packed {
-    /// The weight with other activations.
-    pub fn with(mut self, activations: DynamicConfig) -> Self {
-        self.element = Element::Int8(activations);
-        self
-    }
-
-    /// Packs int8 weights of `k` inputs, one by one; `n` is the length of `bias`.
-    pub fn int8(isa: Isa, k: usize, gates: usize, int8: Int8<'_>, bias: &[f32]) -> Self {
-        let (shift, n) = (isa.registers().shift, bias.len());
-        sizes::check("codes, [n, k]", int8.codes, &[n, k]);
-        sizes::check("scales, [n]", int8.scales, &[n]);
-        sizes::check("zero points, [n]", int8.zero_points, &[n]);
-        let mut packed = Self::zeros(isa, INT8, k, gates, bias);
-        for mut panel in packed.panels_mut() {
-            for lane in 0..panel.channels {
-                let channel = panel.start + lane;
-                let (codes, zero_point) =
-                    (&int8.codes[channel * k..][..k], int8.zero_points[channel]);
-                for (group, codes) in codes.chunks(4).enumerate() {
-                    let mut bytes = [0; 4];
-                    for (byte, code) in bytes.iter_mut().zip(codes) {
-                        *byte = code.cast_unsigned().wrapping_add(shift);
-                    }
-                    panel.put(lane, group, [&[bytes]]);
-                }
-                let distances = codes.iter().map(|code| i32::from(*code) - zero_point);
-                panel.sums[lane] = distances.fold(0, i32::wrapping_add);
-                panel.zero_points[lane] = zero_point + i32::from(shift);
-                panel.scales[lane] = int8.scales[channel];
-            }
-        }
-        packed.written()
-    }
-
-    /// Packs float16 weights in row order, `[n, k]`, one by one.
-    pub fn float16(isa: Isa, k: usize, gates: usize, values: &[f16], bias: &[f32]) -> Self {
-        sizes::check("values, [n, k]", values, &[bias.len(), k]);
-        let mut packed = Self::zeros(isa, Element::Float16, k, gates, bias);
-        for mut panel in packed.panels_mut() {
-            for lane in 0..panel.channels {
-                for input in 0..k {
-                    let value = values[(panel.start + lane) * k + input];
-                    panel.put(lane, input, [&[value.to_le_bytes()]]);
-                }
-            }
-        }
-        packed.written()
-    }
-
-    /// Packs bfloat16 weights in row order, `[n, k]`, pair by pair.
-    pub fn bfloat16(isa: Isa, k: usize, gates: usize, values: &[bf16], bias: &[f32]) -> Self {
-        sizes::check("values, [n, k]", values, &[bias.len(), k]);
-        let mut packed = Self::zeros(isa, Element::BFloat16, k, gates, bias);
-        for mut panel in packed.panels_mut() {
-            for lane in 0..panel.channels {
-                let row = &values[(panel.start + lane) * k..][..k];
-                let bytes = |input: usize| row.get(input).map_or([0; 2], |x| x.to_le_bytes());
-                if isa.registers().alternate {
-                    for group in 0..k.div_ceil(4) {
-                        let pairs = [2, 0, 3, 1].map(|i| bytes(4 * group + i));
-                        panel.put::<8, 1>(lane, group, [&[flat(pairs)]]);
-                    }
-                } else {
-                    for group in 0..k.div_ceil(2) {
-                        let pair = [0, 1].map(|i| bytes(2 * group + i));
-                        panel.put::<4, 1>(lane, group, [&[flat(pair)]]);
-                    }
-                }
-            }
-        }
-        packed.written()
-    }
-}
-
-/// The bytes of elements, one after another.
-fn flat<const COUNT: usize, const BYTES: usize>(elements: [[u8; 2]; COUNT]) -> [u8; BYTES] {
-    let bytes = elements.as_flattened().try_into();
-    bytes.expect("two bytes for each element")
-}
-
 /// Gates, channels of each, and inputs.
-const SHAPES: [[usize; 3]; 11] = [
+const SHAPES: [[usize; 3]; 13] = [
     [1, 0, 5],
     [1, 5, 0],
     [1, 1, 1],
@@ -114,6 +32,9 @@ const SHAPES: [[usize; 3]; 11] = [
     [3, 33, 5],
     [4, 16, 2],
     [4, 130, 7],
+    // Broken blocks of what is packed together, on several threads.
+    [1, 20, 2_050],
+    [2, 17, 1_027],
 ];
 
 /// The parts of a weight of some shape; every channel differs from the others.
@@ -137,7 +58,7 @@ impl Parts {
 
     fn int8(&self, isa: Isa, gates: usize, k: usize) -> Packed {
         let int8 = Int8::new(&self.codes, &self.scales, &self.zero_points);
-        Packed::int8(isa, k, gates, int8, &self.no_bias()).with_bias(&self.bias)
+        pack_codes(isa, k, gates, int8, &self.no_bias(), PER_ROW).with_bias(&self.bias)
     }
 
     /// A bias that another one replaces.
@@ -151,7 +72,7 @@ impl Parts {
     }
 
     fn float16(&self, isa: Isa, gates: usize, k: usize) -> Packed {
-        Packed::float16(isa, k, gates, &self.halves(), &self.bias)
+        pack_halves(isa, k, gates, &self.halves(), &self.bias)
     }
 
     fn bfloats(&self) -> Vec<bf16> {
@@ -160,7 +81,7 @@ impl Parts {
     }
 
     fn bfloat16(&self, isa: Isa, gates: usize, k: usize) -> Packed {
-        Packed::bfloat16(isa, k, gates, &self.bfloats(), &self.no_bias()).with_bias(&self.bias)
+        pack_halves(isa, k, gates, &self.bfloats(), &self.no_bias()).with_bias(&self.bias)
     }
 }
 

@@ -3,11 +3,11 @@
 use half::{bf16, f16};
 
 use super::random::Random;
-use super::{Codes, same_bits, some, weights};
+use super::{Codes, Int8Weights, PER_ROW, same_bits, some};
 use crate::calls::lookup::{dequantize_row, for_each_row, read_channel, widen_row};
+use crate::calls::pack::pack_halves;
 use crate::isa::Isa;
-use crate::packed::Packed;
-use crate::reference::{self, Affine, Int8};
+use crate::reference::{self, Affine};
 
 #[test]
 fn rows_of_codes_equal_the_oracle_and_halves_are_exact() {
@@ -40,34 +40,26 @@ fn a_channel_read_from_packed_weights_is_what_its_codes_stand_for() {
     let mut random = Random(17);
     let sizes = [(0, 4), (1, 0), (1, 1), (7, 3), (16, 5), (33, 256), (65, 257), (130, 300)];
     for (n, k) in some(sizes, &[3]) {
-        let codes = weights(Codes::Uniform, n, k, &mut random);
-        let scales: Vec<f32> = (0..n).map(|_| random.float().abs() + 1e-3).collect();
-        let zero_points: Vec<i32> = (0..n).map(|_| i32::from(random.next() as i8)).collect();
-        let halves = codes.iter().map(|code| f16::from_f32((*code).into()));
-        let halves: Vec<f16> = halves.collect();
-        let rhs = Int8::new(&codes, &scales, &zero_points);
+        let weights = Int8Weights::new(Codes::Uniform, n, k, &mut random);
+        let floats = weights.codes.iter().map(|code| f32::from(*code));
+        let halves: Vec<_> = floats.clone().map(f16::from_f32).collect();
+        let bfloats: Vec<_> = floats.map(bf16::from_f32).collect();
         for isa in Isa::available() {
-            let int8 = Packed::int8(isa, k, 1, rhs, &vec![0.5; n]);
-            let float16 = Packed::float16(isa, k, 1, &halves, &vec![0.5; n]);
-            let bfloats = codes.iter().map(|code| bf16::from_f32((*code).into()));
-            let bfloats: Vec<bf16> = bfloats.collect();
-            let bfloat16 = Packed::bfloat16(isa, k, 1, &bfloats, &vec![0.5; n]);
+            let int8 = weights.packed(isa, 1, PER_ROW);
+            let float16 = pack_halves(isa, k, 1, &halves, &weights.bias);
+            let bfloat16 = pack_halves(isa, k, 1, &bfloats, &weights.bias);
             for channel in 0..n {
-                let case = format!("{isa} {n}x{k}, {channel}");
-                let row = codes[channel * k..][..k].iter();
-                let values = |of: &dyn Fn(i32) -> f32| -> Vec<f32> {
-                    row.clone().map(|code| of((*code).into())).collect()
-                };
-                let mut got = Vec::new();
-                read_channel(&int8, channel, |chunk| got.extend_from_slice(chunk));
-                let value = |code| (code - zero_points[channel]) as f32 * scales[channel];
-                same_bits(&got, &values(&value), &case);
-                got.clear();
-                read_channel(&float16, channel, |chunk| got.extend_from_slice(chunk));
-                same_bits(&got, &values(&|code| code as f32), &case);
-                got.clear();
-                read_channel(&bfloat16, channel, |chunk| got.extend_from_slice(chunk));
-                same_bits(&got, &values(&|code| code as f32), &case);
+                let (scale, zero) = (weights.scales[channel], weights.zero_points[channel]);
+                let all = [(&int8, scale, zero), (&float16, 1., 0), (&bfloat16, 1., 0)];
+                for (packed, scale, zero) in all {
+                    let codes = weights.codes[channel * k..][..k].iter();
+                    let value = |code: &i8| (i32::from(*code) - zero) as f32 * scale;
+                    let expected: Vec<_> = codes.map(value).collect();
+                    let mut got = Vec::new();
+                    read_channel(packed, channel, |chunk| got.extend_from_slice(chunk));
+                    let case = format!("{isa} {:?} {n}x{k}, {channel}", packed.element());
+                    same_bits(&got, &expected, &case);
+                }
             }
         }
     }

@@ -18,11 +18,15 @@ mod random;
 mod recurrences;
 mod rows;
 
-use super::loops::product::Product;
-use super::loops::rows::Extent;
-use super::packed::Packed;
-use super::reference::{self, Int8};
+use crate::calls::linear::{linear, linear_each};
+use crate::calls::pack::pack_codes;
+use crate::isa::Isa;
+use crate::loops::activation::{self, Activation};
+use crate::loops::product::Product;
+use crate::loops::rows::Extent;
+use crate::packed::Packed;
 use crate::qparams::activation::DynamicConfig;
+use crate::reference::{self, Int8};
 use random::Random;
 
 /// How the codes of a case are drawn.
@@ -62,6 +66,74 @@ fn activations(codes: Codes, m: usize, k: usize, random: &mut Random) -> Vec<f32
         Codes::Zero => 0.,
     };
     (0..m * k).map(|_| value(random)).collect()
+}
+
+/// int8 weights, `[n, k]`, of channels with scales, zero points and biases.
+struct Int8Weights {
+    k: usize,
+    codes: Vec<i8>,
+    scales: Vec<f32>,
+    zero_points: Vec<i32>,
+    bias: Vec<f32>,
+}
+
+impl Int8Weights {
+    fn new(codes: Codes, n: usize, k: usize, random: &mut Random) -> Self {
+        Self {
+            k,
+            codes: weights(codes, n, k, random),
+            scales: random.floats(n).iter().map(|x| x.abs() + 1e-3).collect(),
+            zero_points: (0..n).map(|_| i32::from(random.next() as i8)).collect(),
+            bias: random.floats(n),
+        }
+    }
+
+    fn symmetric(mut self) -> Self {
+        self.zero_points.fill(0);
+        self
+    }
+
+    fn int8(&self) -> Int8<'_> {
+        Int8::new(&self.codes, &self.scales, &self.zero_points)
+    }
+
+    fn packed(&self, isa: Isa, gates: usize, config: DynamicConfig) -> Packed {
+        pack_codes(isa, self.k, gates, self.int8(), &self.bias, config)
+    }
+
+    /// Checks products by all instruction sets.
+    fn check(&self, lhs: &[f32], m: usize, gates: usize, config: DynamicConfig, case: &str) {
+        let expected = expected(lhs, m, self.int8(), &self.bias, config);
+        let packed = |isa| {
+            let packed = self.packed(isa, gates, config);
+            assert_eq!(packed.codes(), self.codes, "{isa} {case}: unpack");
+            packed
+        };
+        check_products(lhs, m, &expected, packed, case);
+    }
+}
+
+/// Checks products by all instruction sets: alone, and at once with an activation function.
+fn check_products(
+    lhs: &[f32],
+    m: usize,
+    expected: &[f32],
+    packed: impl Fn(Isa) -> Packed,
+    case: &str,
+) {
+    let activation = [Activation::Relu, Activation::Gelu][m % 2];
+    let mut activated = expected.to_vec();
+    activation::apply::<f32>(activation, &mut activated);
+    for isa in Isa::available() {
+        let packed = packed(isa);
+        let case =
+            format!("{isa} {:?} {m} x {} x {}: {case}", packed.element(), packed.k(), packed.n());
+        let product = of(lhs, m, &packed);
+        same_bits(&linear(product), expected, &case);
+        let [plain, got] = linear_each([product, Product::new(lhs, m, &packed, Some(activation))]);
+        same_bits(&plain, expected, &format!("{case}, one of two"));
+        same_bits(&got, &activated, &format!("{case}, {activation:?}"));
+    }
 }
 
 /// The oracle's answer, ranges included.

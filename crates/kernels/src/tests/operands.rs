@@ -12,6 +12,7 @@ use crate::calls::float::{FloatProduct, linear_f32_into};
 use crate::calls::linear::{linear, linear_each, linear_into};
 use crate::calls::lookup::{for_each_row, read_channel};
 use crate::calls::norm::{layer_norm, layer_norm_and_sum, softmax};
+use crate::calls::pack::{pack_codes, pack_halves};
 use crate::calls::quantize::Codes;
 use crate::calls::recurrent::{Recurrence, Step, recur, update_state};
 use crate::isa::Isa;
@@ -50,15 +51,15 @@ fn isa() -> Isa {
 fn int8(n: usize, k: usize, gates: usize) -> Packed {
     let (codes, scales, zeros) = (vec![1; n * k], vec![1.; n], vec![0; n]);
     let int8 = Int8::new(&codes, &scales, &zeros);
-    Packed::int8(isa(), k, gates, int8, &vec![0.; n])
+    pack_codes(isa(), k, gates, int8, &vec![0.; n], PER_ROW)
 }
 
 fn float16(n: usize, k: usize, gates: usize) -> Packed {
-    Packed::float16(isa(), k, gates, &vec![f16::ONE; n * k], &vec![0.; n])
+    pack_halves(isa(), k, gates, &vec![f16::ONE; n * k], &vec![0.; n])
 }
 
 fn bfloat16(n: usize, k: usize, gates: usize) -> Packed {
-    Packed::bfloat16(isa(), k, gates, &vec![bf16::ONE; n * k], &vec![0.; n])
+    pack_halves(isa(), k, gates, &vec![bf16::ONE; n * k], &vec![0.; n])
 }
 
 #[test]
@@ -77,7 +78,7 @@ fn weights_have_the_lengths_of_their_shape() {
         let (codes, scales) = (vec![1; codes], vec![1.; scales]);
         let zero_points = vec![0; zero_points];
         let int8 = Int8::new(&codes, &scales, &zero_points);
-        Packed::int8(isa(), k, 1, int8, &[0.; 2])
+        pack_codes(isa(), k, 1, int8, &[0.; 2], PER_ROW)
     };
     assert_eq!(pack(6, 2, 2, 3).k(), 3);
     for codes in [0, 5, 7] {
@@ -89,9 +90,9 @@ fn weights_have_the_lengths_of_their_shape() {
     }
     for k in [1 << 63, usize::MAX] {
         refused(&["codes", "at most", &k.to_string()], || pack(0, 2, 2, k));
-        refused(&["values", "at most"], || Packed::float16(isa(), k, 1, &[], &[0.; 2]));
+        refused(&["halves", "at most"], || pack_halves::<f16>(isa(), k, 1, &[], &[0.; 2]));
     }
-    refused(&["values"], || Packed::float16(isa(), 3, 1, &[f16::ONE; 5], &[0.; 2]));
+    refused(&["halves"], || pack_halves(isa(), 3, 1, &[f16::ONE; 5], &[0.; 2]));
 }
 
 #[test]
@@ -119,7 +120,9 @@ fn products_at_once_have_weights_of_one_type() {
             linear_each([of(&lhs, 1, own), of(&lhs, 1, &all[other])])
         });
     }
-    let reduced = int8(4, 8, 1).with(DynamicConfig { reduce_range: true, ..PER_ROW });
+    let (codes, scales, zeros) = ([1; 32], [1.; 4], [0; 4]);
+    let reduced = DynamicConfig { reduce_range: true, ..PER_ROW };
+    let reduced = pack_codes(isa(), 8, 1, Int8::new(&codes, &scales, &zeros), &[0.; 4], reduced);
     refused(&["reduce_range"], || linear_each([of(&lhs, 1, &all[0]), of(&lhs, 1, &reduced)]));
 }
 

@@ -86,7 +86,7 @@ fn weights_packed_from_floats_are_those_of_plain_loops_on_any_number_of_threads(
         let mut random = Random((n * 1_009 + k) as u64);
         let values = values(n * k, &mut random);
         let codings: Vec<_> = (0..n).map(|_| coding(&mut random)).collect();
-        let bias: Vec<f32> = (0..n).map(|_| random.float()).collect();
+        let bias = random.floats(n);
         let codes = codings.iter().enumerate().flat_map(|(channel, coding)| {
             let (row, zero_point) = (&values[channel * k..][..k], coding.zero_point);
             quantize(row, coding.scale, zero_point, coding.range, coding.rounding)
@@ -106,9 +106,9 @@ fn weights_packed_from_floats_are_those_of_plain_loops_on_any_number_of_threads(
         let flushed: Vec<_> = flushed.collect();
         for isa in Isa::available() {
             let codes_of = int8;
-            let int8 = Packed::int8(isa, k, gates, int8, &bias);
-            let float16 = Packed::float16(isa, k, gates, &halves, &bias);
-            let bfloat16 = Packed::bfloat16(isa, k, gates, &flushed, &bias);
+            let int8 = pack_codes(isa, k, gates, int8, &bias, PER_ROW);
+            let float16 = pack_halves(isa, k, gates, &halves, &bias);
+            let bfloat16 = pack_halves(isa, k, gates, &flushed, &bias);
             for pool in &pools {
                 let of =
                     format!("{isa}, {n} x {k} on {}", pool.install(rayon::current_num_threads));

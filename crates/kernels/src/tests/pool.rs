@@ -17,7 +17,7 @@ fn windows_give_their_greatest_elements() {
         ],
         &[4],
     ) {
-        let mut xs: Vec<f32> = (0..3 * height * width).map(|_| random.float()).collect();
+        let mut xs = random.floats(3 * height * width);
         xs[height * width / 2] = f32::NAN;
         xs[0] = f32::NEG_INFINITY;
         let outputs = |size: usize, axis: usize| (size - kernel[axis]) / stride[axis] + 1;

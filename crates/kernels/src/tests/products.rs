@@ -4,58 +4,37 @@ use half::{bf16, f16};
 
 use super::random::Random;
 use super::{
-    Codes, PER_ROW, PER_TENSOR, Pool, activations, expected, of, same_bits, some, weights,
+    Codes, Int8Weights, PER_ROW, PER_TENSOR, Pool, activations, check_products, expected, of,
+    same_bits, some,
 };
 use crate::calls::float::{FloatProduct, linear_f32};
-use crate::calls::linear::{linear, linear_each};
+use crate::calls::linear::linear;
+use crate::calls::pack::pack_halves;
 use crate::isa::Isa;
 use crate::loops::activation::{self, Activation};
-use crate::loops::product::Product;
-use crate::packed::Packed;
 use crate::qparams::activation::{Arithmetic, DynamicConfig};
-use crate::reference::{self, Int8};
+use crate::reference;
 
 fn check(m: usize, k: usize, n: usize, codes: Codes, poison: Option<f32>) {
     let mut random = Random((m * 1_000_003 + k * 1_009 + n) as u64);
-    let rhs = weights(codes, n, k, &mut random);
-    let scales: Vec<f32> = (0..n).map(|_| random.float().abs() + 1e-3).collect();
-    let bias: Vec<f32> = (0..n).map(|_| random.float()).collect();
+    let [affine, symmetric] = [(); 2].map(|()| Int8Weights::new(codes, n, k, &mut random));
+    let symmetric = symmetric.symmetric();
     let mut lhs = activations(codes, m, k, &mut random);
     if let (Some(value), true) = (poison, m * k > 0) {
-        let at = random.next() as usize % lhs.len();
+        let at = random.below(lhs.len());
         lhs[at] = value;
     }
-    let symmetric = vec![0; n];
-    let affine_points: Vec<i32> = (0..n).map(|_| i32::from(random.next() as i8)).collect();
     let onnx = DynamicConfig { arithmetic: Arithmetic::OnnxRuntime, ..PER_TENSOR };
     let reduced = DynamicConfig { reduce_range: true, ..PER_ROW };
-    let cases = [
+    for (config, weights) in [
         (PER_TENSOR, &symmetric),
         (PER_ROW, &symmetric),
-        (onnx, &affine_points),
-        (PER_ROW, &affine_points),
+        (onnx, &affine),
+        (PER_ROW, &affine),
         (reduced, &symmetric),
-        (reduced, &affine_points),
-    ];
-    for (config, zero_points) in cases {
-        let rhs = Int8::new(&rhs, &scales, zero_points);
-        let expected = expected(&lhs, m, rhs, &bias, config);
-        for isa in Isa::available() {
-            let packed = Packed::int8(isa, k, 1, rhs, &bias).with(config);
-            assert_eq!(packed.codes(), rhs.codes, "{isa} {k}x{n}: unpack");
-            let operands = of(&lhs, m, &packed);
-            let case = format!("{isa} m={m} k={k} n={n} {codes:?} {config:?} {poison:?}");
-            same_bits(&linear(operands), &expected, &case);
-            let activation = [Activation::Relu, Activation::Gelu][m % 2];
-            let activated = Product::new(&lhs, m, &packed, Some(activation));
-            let mut expected_activated = expected.clone();
-            activation::apply::<f32>(activation, &mut expected_activated);
-            let case_activated = format!("{case} {activation:?}");
-            same_bits(&linear(activated), &expected_activated, &case_activated);
-            for again in linear_each([operands, operands]) {
-                same_bits(&again, &expected, &format!("in a pair: {case}"));
-            }
-        }
+        (reduced, &affine),
+    ] {
+        weights.check(&lhs, m, 1, config, &format!("{codes:?} {config:?} {poison:?}"));
     }
 }
 
@@ -63,21 +42,15 @@ fn check(m: usize, k: usize, n: usize, codes: Codes, poison: Option<f32>) {
 #[test]
 fn products_of_small_scales_equal_the_oracle() {
     let mut random = Random(13);
-    let config = PER_ROW;
     let (m, n, k) = if cfg!(miri) { (3, 20, 5) } else { (7, 70, 33) };
     for (size, scale) in [(1., f32::MIN_POSITIVE), (1e-30, 1e-8), (1e-20, 1e-20), (1e-38, 1.)] {
-        let codes = weights(Codes::Uniform, n, k, &mut random);
-        let scales: Vec<f32> = (0..n).map(|i| scale * (1 + i % 3) as f32).collect();
-        let lhs: Vec<f32> = (0..m * k).map(|_| random.float() * size).collect();
-        let (bias, zero_points) = (vec![0.; n], vec![0; n]);
-        let rhs = Int8::new(&codes, &scales, &zero_points);
-        let expected = expected(&lhs, m, rhs, &bias, config);
+        let mut weights = Int8Weights::new(Codes::Uniform, n, k, &mut random).symmetric();
+        weights.scales = (0..n).map(|i| scale * (1 + i % 3) as f32).collect();
+        weights.bias.fill(0.);
+        let lhs: Vec<f32> = random.floats(m * k).iter().map(|x| x * size).collect();
+        let expected = expected(&lhs, m, weights.int8(), &weights.bias, PER_ROW);
         assert!(expected.iter().any(|x| *x != 0.), "{size:e} by {scale:e}");
-        for isa in Isa::available() {
-            let packed = Packed::int8(isa, k, 1, rhs, &bias);
-            let got = linear(of(&lhs, m, &packed));
-            same_bits(&got, &expected, &format!("{isa}: {size:e} by {scale:e}"));
-        }
+        weights.check(&lhs, m, 1, PER_ROW, &format!("{size:e} by {scale:e}"));
     }
 }
 
@@ -87,20 +60,15 @@ fn float16_products_equal_the_oracle_at_the_seams() {
     for m in some([0, 1, 2, 5, 6, 7, 13, 40], &[5]) {
         for k in some([0, 1, 2, 3, 17, 64, 300], &[4]) {
             for n in some([0, 1, 7, 16, 33, 64, 65, 130], &[4]) {
-                let mut lhs: Vec<f32> = (0..m * k).map(|_| random.float() * 3.).collect();
-                let value = |random: &mut Random| f16::from_f32(random.float());
-                let rhs: Vec<f16> = (0..n * k).map(|_| value(&mut random)).collect();
-                let bias: Vec<f32> = (0..n).map(|_| random.float()).collect();
+                let mut lhs: Vec<f32> = random.floats(m * k).iter().map(|x| x * 3.).collect();
+                let rhs: Vec<_> = random.floats(n * k).into_iter().map(f16::from_f32).collect();
+                let bias = random.floats(n);
                 if m > 1 && k > 1 {
                     lhs[k + 1] = [f32::NAN, f32::INFINITY, -0.][k % 3];
                 }
                 let expected = reference::linear_f16(&lhs, m, &rhs, &bias);
-                for isa in Isa::available() {
-                    let packed = Packed::float16(isa, k, 1, &rhs, &bias);
-                    assert_eq!(packed.halves(), rhs, "{isa} {k}x{n}: unpack");
-                    let case = format!("{isa} m={m} k={k} n={n}");
-                    same_bits(&linear(of(&lhs, m, &packed)), &expected, &case);
-                }
+                let pack = |isa| pack_halves(isa, k, 1, &rhs, &bias);
+                check_products(&lhs, m, &expected, pack, "");
             }
         }
     }
@@ -114,28 +82,16 @@ fn bfloat16_products_equal_the_oracle_at_the_seams() {
         for k in some([0, 1, 2, 3, 17, 31, 32, 33, 64, 65, 300], &[4]) {
             for n in some([0, 1, 7, 16, 33, 64, 65, 130], &[4]) {
                 // Sums that cancel: their order matters.
-                let value = |random: &mut Random| {
-                    random.float() * 2f32.powi((random.next() % 40) as i32 - 20)
-                };
-                let mut lhs: Vec<f32> = (0..m * k).map(|_| value(&mut random)).collect();
-                let rhs = (0..n * k).map(|_| bf16::from_f32(value(&mut random)));
-                let rhs: Vec<bf16> = rhs.collect();
-                let bias: Vec<f32> = (0..n).map(|_| random.float()).collect();
+                let mut value = || random.float() * 2f32.powi(random.below(40) as i32 - 20);
+                let mut lhs: Vec<f32> = (0..m * k).map(|_| value()).collect();
+                let rhs: Vec<_> = (0..n * k).map(|_| bf16::from_f32(value())).collect();
+                let bias = random.floats(n);
                 if m > 1 && k > 1 {
                     lhs[k + 1] = [f32::NAN, f32::INFINITY, -0., 3.4e38, 1e-39][(k + m) % 5];
                 }
                 let expected = reference::linear_bf16(&lhs, m, &rhs, &bias);
-                for isa in Isa::available() {
-                    let packed = Packed::bfloat16(isa, k, 1, &rhs, &bias);
-                    let case = format!("{isa} m={m} k={k} n={n}");
-                    same_bits(&linear(of(&lhs, m, &packed)), &expected, &case);
-                    let activated = Product::new(&lhs, m, &packed, Some(Activation::Gelu));
-                    let mut expected = expected.clone();
-                    activation::apply::<f32>(Activation::Gelu, &mut expected);
-                    for got in linear_each([activated, activated]) {
-                        same_bits(&got, &expected, &format!("{case}, activated"));
-                    }
-                }
+                let pack = |isa| pack_halves(isa, k, 1, &rhs, &bias);
+                check_products(&lhs, m, &expected, pack, "");
             }
         }
     }
@@ -150,22 +106,20 @@ fn large_bfloat16_products_equal_the_oracle_on_any_number_of_threads() {
     let sizes = [[300, 229, 520], [70, 515, 300], [2, 1_027, 700], [1, 900, 900]];
     let sizes = sizes.map(|size| if cfg!(miri) { [5, 3, 20] } else { size });
     for [m, k, n] in some(sizes, &[0]) {
-        let lhs: Vec<f32> = (0..m * k).map(|_| random.float()).collect();
-        let rhs = (0..n * k).map(|_| bf16::from_f32(random.float()));
-        let rhs: Vec<bf16> = rhs.collect();
+        let lhs = random.floats(m * k);
+        let rhs: Vec<_> = random.floats(n * k).into_iter().map(bf16::from_f32).collect();
         let bias = vec![1.; n];
         let expected = reference::linear_bf16(&lhs, m, &rhs, &bias);
         let garbage = vec![f32::NAN; m * (k + 9)];
         for threads in some([1, 2, 7], &[1]) {
             Pool::new(threads).install(|| {
-                for isa in Isa::available() {
-                    let wide = Packed::bfloat16(isa, k + 9, 1, &vec![bf16::ONE; k + 9], &[0.]);
+                let pack = |isa| {
+                    let wide = pack_halves(isa, k + 9, 1, &vec![bf16::ONE; k + 9], &[0.]);
                     let nan = linear(of(&garbage, m, &wide));
                     assert!(nan.iter().all(|y| y.is_nan()));
-                    let packed = Packed::bfloat16(isa, k, 1, &rhs, &bias);
-                    let got = linear(of(&lhs, m, &packed));
-                    same_bits(&got, &expected, &format!("{isa} {m} {k} {n} on {threads}"));
-                }
+                    pack_halves(isa, k, 1, &rhs, &bias)
+                };
+                check_products(&lhs, m, &expected, pack, &format!("{threads} threads"));
             });
         }
     }
@@ -254,19 +208,9 @@ fn results_beyond_the_caches_equal_the_oracle() {
     let mut random = Random(23);
     let (m, k) = (1_100, 8);
     for (gates, n) in [(1, 960), (1, 961), (3, 957)] {
-        let codes = weights(Codes::Uniform, n, k, &mut random);
-        let scales: Vec<f32> = (0..n).map(|_| random.float().abs() + 1e-3).collect();
-        let bias: Vec<f32> = (0..n).map(|_| random.float()).collect();
-        let zero_points = vec![0; n];
-        let rhs = Int8::new(&codes, &scales, &zero_points);
+        let weights = Int8Weights::new(Codes::Uniform, n, k, &mut random).symmetric();
         let lhs = activations(Codes::Uniform, m, k, &mut random);
-        let config = PER_ROW;
-        let expected = expected(&lhs, m, rhs, &bias, config);
-        for isa in Isa::available() {
-            let packed = Packed::int8(isa, k, gates, rhs, &bias);
-            let case = format!("{isa} m={m} k={k} n={n}, {gates} gates");
-            same_bits(&linear(of(&lhs, m, &packed)), &expected, &case);
-        }
+        weights.check(&lhs, m, gates, PER_ROW, &format!("{gates} gates"));
     }
 }
 
@@ -277,22 +221,17 @@ fn weights_packed_by_gates_are_the_same_weights() {
         let sizes = [(0, 4), (1, 5), (7, 3), (16, 16), (33, 20), (65, 7), (200, 12)];
         for (units, k) in some(sizes, &[2, 4]) {
             let n = gates * units;
-            let codes = weights(Codes::Uniform, n, k, &mut random);
-            let scales: Vec<f32> = (0..n).map(|_| random.float().abs() + 1e-3).collect();
-            let zero_points: Vec<i32> = (0..n).map(|_| i32::from(random.next() as i8)).collect();
-            let bias: Vec<f32> = (0..n).map(|_| random.float()).collect();
-            let rhs = Int8::new(&codes, &scales, &zero_points);
+            let weights = Int8Weights::new(Codes::Uniform, n, k, &mut random);
             let lhs = activations(Codes::Uniform, 2, k, &mut random);
-            let expected = expected(&lhs, 2, rhs, &bias, PER_ROW);
+            let case = format!("{gates} gates of {units}");
+            weights.check(&lhs, 2, gates, PER_ROW, &case);
             for isa in Isa::available() {
-                let case = format!("{isa} {gates} gates of {units}");
-                let packed = Packed::int8(isa, k, gates, rhs, &bias);
-                assert_eq!(packed.codes(), codes, "{case}");
+                let packed = weights.packed(isa, gates, PER_ROW);
                 for channel in 0..n {
                     let stands_for = (packed.scale(channel), packed.zero_point(channel));
-                    assert_eq!(stands_for, (scales[channel], zero_points[channel]), "{case}");
+                    let expected = (weights.scales[channel], weights.zero_points[channel]);
+                    assert_eq!(stands_for, expected, "{isa} {case}");
                 }
-                same_bits(&linear(of(&lhs, 2, &packed)), &expected, &case);
             }
         }
     }
@@ -319,9 +258,7 @@ fn float_products_equal_the_oracle_in_any_number_of_rows() {
     ];
     for (m, k, n) in shapes {
         let mut random = Random((m * 1_000_003 + k * 1_009 + n) as u64);
-        let mut values =
-            |count: usize| -> Vec<f32> { (0..count).map(|_| random.float()).collect() };
-        let (lhs, rhs, mut bias) = (values(m * k), values(n * k), values(n));
+        let [lhs, rhs, mut bias] = [m * k, n * k, n].map(|count| random.floats(count));
         bias[0] = -0.;
         let expected = reference::linear_f32(&lhs, m, &rhs, &bias);
         let mut gelu = expected.clone();

@@ -20,6 +20,11 @@ impl Random {
     pub fn float(&mut self) -> f32 {
         (self.next() >> 40) as f32 / (1u64 << 23) as f32 - 1.
     }
+
+    /// So many floats, each in [-1, 1).
+    pub fn floats(&mut self, count: usize) -> Vec<f32> {
+        (0..count).map(|_| self.float()).collect()
+    }
 }
 
 /// Values in [-1, 1) that depend on nothing but their number and the seed.

@@ -5,14 +5,14 @@ use std::ops::Range;
 use half::{bf16, f16};
 
 use super::random::Random;
-use super::{Codes, PER_TENSOR, blocks, of, same_bits, some, weights};
+use super::{Codes, Int8Weights, PER_ROW, PER_TENSOR, blocks, of, same_bits, some};
 use crate::calls::linear::linear;
+use crate::calls::pack::pack_halves;
 use crate::calls::recurrent::{Recurrence, Step, recur, update_state};
 use crate::isa::Isa;
 use crate::loops::gates::Gates;
 use crate::packed::Packed;
 use crate::qparams::blocks::Blocks;
-use crate::reference::Int8;
 
 /// Steps with the given numbers of rows, forwards or backwards.
 fn steps_of(active: &[usize], reverse: bool) -> Vec<Range<usize>> {
@@ -107,53 +107,27 @@ impl States {
     }
 }
 
-/// Weights of gates, `[n, k]`.
+/// Weights of gates, `[n, k]`, in every format.
 struct Weights {
-    k: usize,
-    codes: Vec<i8>,
-    scales: Vec<f32>,
-    zero_points: Vec<i32>,
+    int8: Int8Weights,
     halves: Vec<f16>,
     bfloats: Vec<bf16>,
-    bias: Vec<f32>,
     blocks: blocks::Weight,
 }
 
 impl Weights {
     fn new(n: usize, k: usize, random: &mut Random) -> Self {
-        let codes = weights([Codes::Uniform, Codes::Heaped][n % 3 % 2], n, k, random);
-        let floats = codes.iter().map(|code| f32::from(*code) * 0.01);
+        let codes = [Codes::Uniform, Codes::Heaped][n % 3 % 2];
+        let mut int8 = Int8Weights::new(codes, n, k, random);
+        int8.scales.fill(0.01);
+        int8.zero_points = (0..n).map(|i| (i % 3) as i32 - 1).collect();
+        let floats = int8.codes.iter().map(|code| f32::from(*code) * 0.01);
         Self {
-            k,
             halves: floats.clone().map(f16::from_f32).collect(),
             bfloats: floats.map(bf16::from_f32).collect(),
-            codes,
-            scales: vec![0.01; n],
-            zero_points: (0..n).map(|i| (i % 3) as i32 - 1).collect(),
-            bias: (0..n).map(|_| random.float()).collect(),
             blocks: blocks::Weight::new(Blocks::Int4, n, k, random),
+            int8,
         }
-    }
-
-    fn int8(&self, isa: Isa, gates: Gates) -> Packed {
-        let rhs = Int8::new(&self.codes, &self.scales, &self.zero_points);
-        Packed::int8(isa, self.k, gates.count(), rhs, &self.bias)
-    }
-
-    fn int8_per_tensor(&self, isa: Isa, gates: Gates) -> Packed {
-        self.int8(isa, gates).with(PER_TENSOR)
-    }
-
-    fn float16(&self, isa: Isa, gates: Gates) -> Packed {
-        Packed::float16(isa, self.k, gates.count(), &self.halves, &self.bias)
-    }
-
-    fn in_blocks(&self, isa: Isa, gates: Gates) -> Packed {
-        self.blocks.packed(isa, gates.count())
-    }
-
-    fn bfloat16(&self, isa: Isa, gates: Gates) -> Packed {
-        Packed::bfloat16(isa, self.k, gates.count(), &self.bfloats, &self.bias)
     }
 }
 
@@ -167,13 +141,25 @@ fn steps_together_equal_steps_one_by_one() {
     let cases: Vec<_> = some(cases, &[9]).collect();
     // Each with whether all instruction sets give the same bits. If so, the fastest one computes
     // the expected result.
-    type Pack = fn(&Weights, Isa, Gates) -> Packed;
+    type Pack = fn(&Weights, Isa, usize) -> Packed;
     let formats: [(_, Pack, _); 5] = [
-        ("per row", Weights::int8, true),
-        ("per tensor", Weights::int8_per_tensor, true),
-        ("float16", Weights::float16, true),
-        ("blocks", Weights::in_blocks, true),
-        ("bfloat16", Weights::bfloat16, false),
+        ("per row", |all, isa, gates| all.int8.packed(isa, gates, PER_ROW), true),
+        ("per tensor", |all, isa, gates| all.int8.packed(isa, gates, PER_TENSOR), true),
+        (
+            "float16",
+            |Weights { int8, halves, .. }, isa, gates| {
+                pack_halves(isa, int8.k, gates, halves, &int8.bias)
+            },
+            true,
+        ),
+        ("blocks", |all, isa, gates| all.blocks.packed(isa, gates), true),
+        (
+            "bfloat16",
+            |Weights { int8, bfloats, .. }, isa, gates| {
+                pack_halves(isa, int8.k, gates, bfloats, &int8.bias)
+            },
+            false,
+        ),
     ];
     // More products of the input than are computed at once, where there are four gates.
     let long: [(_, _, &[usize]); 2] = [(7, 130, &[70; 8]), (3, 130, &[1; 520])];
@@ -186,15 +172,15 @@ fn steps_together_equal_steps_one_by_one() {
             let (n, m) = (gates.count() * k, active.iter().sum::<usize>());
             let batch = active.iter().copied().max().unwrap_or(0);
             let [ih, hh] = [inputs, k].map(|k| Weights::new(n, k, &mut random));
-            let xs: Vec<f32> = (0..m * inputs).map(|_| random.float()).collect();
+            let xs = random.floats(m * inputs);
             // One more sequence, of no steps.
-            let state: Vec<f32> = (0..(batch + 1) * k).map(|_| random.float()).collect();
+            let state = random.floats((batch + 1) * k);
             let before = States::new(gates, &state, m * k);
             let steps = [false, true].map(|reverse| steps_of(active, reverse));
             for (format, pack, anywhere) in formats {
                 let mut known = None;
                 for isa in Isa::available().into_iter().rev() {
-                    let [ih, hh] = [&ih, &hh].map(|weights| pack(weights, isa, gates));
+                    let [ih, hh] = [&ih, &hh].map(|weights| pack(weights, isa, gates.count()));
                     let mut got = [before.clone(), before.clone()];
                     let directions = got.iter_mut().zip(&steps);
                     let directions =
@@ -227,13 +213,14 @@ fn directions_of_other_ranges_give_what_each_gives_alone() {
     let (gates, inputs, k) = (Gates::Gru, 9, 20);
     let mut random = Random(31);
     let n = gates.count() * k;
-    let [wide, mut narrow] = [0, 1].map(|_| Weights::new(n, inputs, &mut random));
+    let [wide, mut narrow] = [(); 2].map(|()| Weights::new(n, inputs, &mut random).int8);
     narrow.codes.iter_mut().for_each(|code| *code /= 2);
-    let hh = Weights::new(n, k, &mut random);
+    let hh = Weights::new(n, k, &mut random).int8;
     let (steps, xs) = (steps_of(&[2, 2, 1], false), [0.5, -1.5, 2.].repeat(5 * inputs / 3));
     let before = States::new(gates, &[0.25; 40], 5 * k);
     for isa in Isa::available() {
-        let [wide, narrow, hh] = [&wide, &narrow, &hh].map(|weights| weights.int8(isa, gates));
+        let [wide, narrow, hh] =
+            [&wide, &narrow, &hh].map(|weights| weights.packed(isa, gates.count(), PER_ROW));
         let directions = [&wide, &narrow, &wide];
         let mut together = [before.clone(), before.clone(), before.clone()];
         let recurrences = together.iter_mut().zip(directions);

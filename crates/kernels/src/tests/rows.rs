@@ -37,7 +37,7 @@ fn ranges_are_those_of_the_elements_wherever_they_are() {
         let range = |row: &[f32]| isa.run(extent_of(row));
         assert_eq!(range(&[]), Extent::EMPTY);
         for len in some([1, 2, 7, 8, 9, 23, 31, 32, 33, 63, 64, 65, 100], &[4, 9]) {
-            let mut row: Vec<f32> = (0..len).map(|_| random.float()).collect();
+            let mut row = random.floats(len);
             for at in 0..len {
                 let kept = row[at];
                 for (x, finite) in [
@@ -69,7 +69,7 @@ fn ranges_are_those_of_the_elements_wherever_they_are() {
 #[test]
 fn unaligned_starts_give_the_same_codes() {
     let mut random = Random(7);
-    let data: Vec<f32> = (0..300).map(|_| random.float()).collect();
+    let data = random.floats(300);
     for isa in Isa::available() {
         for start in some(0..33, &[0, 5]) {
             for len in some([0, 1, 7, 8, 9, 15, 16, 17, 31, 32, 33, 64, 65, 200], &[2, 9]) {

@@ -9,10 +9,11 @@ use super::tiles::Configuration;
 use crate::calls::attention::attention;
 use crate::calls::linear::linear;
 use crate::calls::pack::blocks::pack_block_codes;
+use crate::calls::pack::pack_codes;
 use crate::isa::{Isa, IsaKind, cpu};
 use crate::loops::attention::{Attention, Precision};
 use crate::loops::product::Product;
-use crate::packed::Packed;
+use crate::qparams::activation::DynamicConfig;
 use crate::qparams::blocks::{BlockScale, Blocks, INPUTS};
 use crate::reference::{InBlocks, Int8};
 
@@ -30,7 +31,7 @@ fn multiply(rows: usize) {
     let (n, k) = (40, 70);
     let (codes, scales, zero_points) = (vec![1; n * k], vec![1.; n], vec![0; n]);
     let rhs = Int8::new(&codes, &scales, &zero_points);
-    let packed = Packed::int8(Isa(IsaKind::AmxInt8), k, 1, rhs, &vec![0.; n]);
+    let packed = pack_codes(Isa(IsaKind::AmxInt8), k, 1, rhs, &vec![0.; n], DynamicConfig::PER_ROW);
     // One scale a row: 1.
     let lhs = vec![255.; rows * k];
     let operands = Product::new(&lhs, rows, &packed, None);
