@@ -26,6 +26,7 @@ pub mod blocks;
 mod element;
 pub mod heads;
 
+use std::ops::Range;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use half::{bf16, f16};
@@ -105,9 +106,10 @@ impl Order {
         let (group, within) = if self.alternate {
             (4, [1, 3, 0, 2][input % 4])
         } else {
-            (self.group, input % self.group)
+            (self.group, input & (self.group - 1))
         };
-        (input / group * self.width + channel) * group + within
+        // Groups are powers of two.
+        ((input >> group.trailing_zeros()) * self.width + channel) * group + within
     }
 }
 
@@ -375,12 +377,12 @@ impl Packed {
 
     /// The float16 weights in row order again, `[n, k]`; empty for other weights.
     pub fn halves(&self) -> Vec<f16> {
-        self.unpack(self.element == Element::Float16, f16::from_le_bytes)
+        self.unpack(Element::Float16, f16::from_le_bytes)
     }
 
     /// The bfloat16 weights in row order again, `[n, k]`; empty for other weights.
     pub fn bfloats(&self) -> Vec<bf16> {
-        self.unpack(self.element == Element::BFloat16, bf16::from_le_bytes)
+        self.unpack(Element::BFloat16, bf16::from_le_bytes)
     }
 
     /// The type of the weights.
@@ -388,24 +390,12 @@ impl Packed {
         self.element
     }
 
-    /// All weights in row order, if they are `of_type`.
-    fn unpack<T, const BYTES: usize>(
-        &self,
-        of_type: bool,
-        of_bytes: impl Fn([u8; BYTES]) -> T,
-    ) -> Vec<T> {
-        if !of_type {
-            return Vec::new();
-        }
-        let mut values = Vec::with_capacity(self.n * self.k);
-        let of_gate = |gate: usize| (gate..self.panels()).step_by(self.gates);
-        for panel in (0..self.gates).flat_map(of_gate).map(|p| self.panel(p)) {
-            let (elements, _) = panel.weights.as_chunks::<BYTES>();
-            let order = self.order(panel.sums.len());
-            for channel in 0..panel.channels {
-                let element = |input| elements[order.place(input, channel)];
-                values.extend((0..self.k).map(|input| of_bytes(element(input))));
-            }
+    /// All weights in row order, if they are halves `of_type`.
+    fn unpack<T>(&self, of_type: Element, of_bytes: impl Fn([u8; 2]) -> T) -> Vec<T> {
+        let channels = if self.element == of_type { self.n } else { 0 };
+        let mut values = Vec::with_capacity(channels * self.k);
+        for channel in 0..channels {
+            values.extend(self.channel(channel).halves(0..self.k).map(&of_bytes));
         }
         values
     }
@@ -581,22 +571,10 @@ impl Channel<'_> {
         }
     }
 
-    /// The float16 weights from the input `first` on.
-    pub fn halves(&self, first: usize, halves: &mut [f16]) {
+    /// The bytes of the halves of some inputs.
+    pub fn halves(&self, inputs: Range<usize>) -> impl ExactSizeIterator<Item = [u8; 2]> {
         let (elements, _) = self.panel.weights.as_chunks::<2>();
-        for (i, half) in halves.iter_mut().enumerate() {
-            let element = elements[(first + i) * self.panel.sums.len() + self.lane];
-            *half = f16::from_le_bytes(element);
-        }
-    }
-
-    /// The bfloat16 weights from the input `first` on.
-    pub fn bfloats(&self, first: usize, bfloats: &mut [bf16]) {
-        let (elements, _) = self.panel.weights.as_chunks::<2>();
-        for (i, bfloat) in bfloats.iter_mut().enumerate() {
-            let element = elements[self.order.place(first + i, self.lane)];
-            *bfloat = bf16::from_le_bytes(element);
-        }
+        inputs.map(move |input| elements[self.order.place(input, self.lane)])
     }
 }
 

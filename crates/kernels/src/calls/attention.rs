@@ -200,15 +200,10 @@ fn widen(isa: Isa, from: Heads<'_, bf16>, [sequence, head]: [usize; 2], to: &mut
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::tests::random;
 
-    /// A value in [-1, 1) that depends on nothing but `i`.
-    fn value(i: usize) -> f32 {
-        let mixed = (i as u64 + 1).wrapping_mul(0x9E37_79B9_7F4A_7C15) >> 40;
-        mixed as f32 / (1u64 << 23) as f32 - 1.
-    }
-
-    fn values(seed: usize, len: usize) -> Vec<f32> {
-        (0..len).map(|i| value(seed * 1_000_003 + i) * 3.).collect()
+    fn values(seed: u64, len: usize) -> Vec<f32> {
+        random::values(len, seed).iter().map(|x| x * 3.).collect()
     }
 
     /// Rows of `heads * columns` that the heads share, as a projection leaves them.

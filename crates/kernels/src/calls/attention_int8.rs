@@ -442,8 +442,8 @@ impl Task<'_> {
 
 /// The product of rows of codes and the codes of heads, over as many groups as a row has.
 fn product<'a>(lhs: &'a [[u8; 4]], rows: &'a [Row], rhs: &'a Packed) -> Product<'a, [u8; 4]> {
-    let m = rows.len();
-    Product { m, lhs, rows, rhs, groups: lhs.len() / m, activation: None, windows: None }
+    let groups = lhs.len() / rows.len();
+    Product { groups, ..Product::of_groups(rows.len(), lhs, rows, rhs) }
 }
 
 ops! {

@@ -3,7 +3,7 @@
 
 use std::mem::MaybeUninit;
 
-use super::quantize::{Activations, Codes};
+use super::quantize::{Activations, Codes, Unencoded};
 use crate::arch;
 use crate::isa::Isa;
 use crate::loops::blocks::RowBlock;
@@ -136,7 +136,8 @@ fn encoded<A: Activations, const N: usize>(
         let (first, others) = groups.split_at_mut(p.m * p.rhs.row_groups());
         let (first_rows, other_rows) = rows.split_at_mut(p.m);
         (groups, rows) = (others, other_rows);
-        A::write(Some(threads), p.rhs, sums, p.lhs, (&mut *first, &mut *first_rows));
+        let from = Unencoded { threads: Some(threads), rhs: p.rhs, sums, lhs: p.lhs };
+        A::write(from, (&mut *first, &mut *first_rows));
         codes_of[i] = (first, first_rows);
     }
     let encoded =

@@ -72,14 +72,12 @@ pub fn read_channel(weight: &Packed, index: usize, mut sink: impl FnMut(&[f32]))
                 dequantize_row(weight.isa(), codes, affine, &mut sink);
             }
             Element::Float16 => {
-                let mut halves = [f16::ZERO; CHUNK];
-                channel.halves(first, &mut halves[..len]);
-                widen_row(weight.isa(), &halves[..len], &mut sink);
+                let halves = channel.halves(first..first + len).map(f16::from_le_bytes);
+                widen_chunk(weight.isa(), halves, &mut sink);
             }
             Element::BFloat16 => {
-                let mut bfloats = [bf16::ZERO; CHUNK];
-                channel.bfloats(first, &mut bfloats[..len]);
-                widen_row(weight.isa(), &bfloats[..len], &mut sink);
+                let halves = channel.halves(first..first + len).map(bf16::from_le_bytes);
+                widen_chunk(weight.isa(), halves, &mut sink);
             }
             Element::Blocks { format, .. } => {
                 let mut values = [0.; CHUNK];
@@ -88,6 +86,19 @@ pub fn read_channel(weight: &Packed, index: usize, mut sink: impl FnMut(&[f32]))
             }
         }
     }
+}
+
+/// Calls `sink` with halves of up to a chunk as f32.
+fn widen_chunk<H: Widen + Copy + Default>(
+    isa: Isa,
+    halves: impl ExactSizeIterator<Item = H>,
+    sink: impl FnMut(&[f32]),
+) {
+    let (len, mut chunk) = (halves.len(), [H::default(); CHUNK]);
+    for (to, half) in chunk.iter_mut().zip(halves) {
+        *to = half;
+    }
+    widen_row(isa, &chunk[..len], sink);
 }
 
 ops! {

@@ -87,34 +87,39 @@ pub trait Activations: Group {
     /// Room of codes as room for these groups.
     fn of_codes(codes: &mut [[u8; 4]]) -> &mut [Self];
 
-    /// Writes the rows of `lhs` for products with `rhs`, with `sums` of codes or without; on
-    /// several threads if there are some and that is faster.
-    fn write(
-        threads: Option<&Threads>,
-        rhs: &Packed,
-        sums: bool,
-        lhs: &[f32],
-        room: (&mut [Self], &mut [Row]),
-    );
+    /// Writes the rows of activations.
+    fn write(from: Unencoded<'_>, room: (&mut [Self], &mut [Row]));
 }
 
-/// Calls `write` with rows of `lhs` and the room for what they become: all on this thread, or parts
-/// on several `threads` if that is faster.
-fn each_part<G: Send>(
-    threads: Option<&Threads>,
-    rhs: &Packed,
-    lhs: &[f32],
-    (groups, rows): (&mut [G], &mut [Row]),
-    write: impl Fn(&[f32], &mut [G], &mut [Row]) + Sync,
-) {
-    let Some(threads) = threads.filter(|_| lhs.len() >= SERIAL_ELEMENTS) else {
-        return write(lhs, groups, rows);
-    };
-    let tasks = rows.len().min(TASKS_PER_THREAD * threads.count());
-    let height = rows.len().div_ceil(tasks);
-    let parts = lhs.chunks(height * rhs.k()).zip(rows.chunks_mut(height));
-    let parts = parts.zip(groups.chunks_mut(height * rhs.row_groups()));
-    threads.for_each_item(parts, |((lhs, rows), groups)| write(lhs, groups, rows));
+/// Activations that become groups for products with a weight.
+#[derive(Clone, Copy)]
+pub struct Unencoded<'a> {
+    /// Threads that may share the rows.
+    pub threads: Option<&'a Threads>,
+    pub rhs: &'a Packed,
+    /// Whether sums of codes are asked for.
+    pub sums: bool,
+    pub lhs: &'a [f32],
+}
+
+impl Unencoded<'_> {
+    /// Calls `write` with rows of activations and the room for what they become: all on this
+    /// thread, or parts on several threads if that is faster.
+    fn each_part<G: Send>(
+        self,
+        (groups, rows): (&mut [G], &mut [Row]),
+        write: impl Fn(&[f32], &mut [G], &mut [Row]) + Sync,
+    ) {
+        let Self { rhs, lhs, .. } = self;
+        let Some(threads) = self.threads.filter(|_| lhs.len() >= SERIAL_ELEMENTS) else {
+            return write(lhs, groups, rows);
+        };
+        let tasks = rows.len().min(TASKS_PER_THREAD * threads.count());
+        let height = rows.len().div_ceil(tasks);
+        let parts = lhs.chunks(height * rhs.k()).zip(rows.chunks_mut(height));
+        let parts = parts.zip(groups.chunks_mut(height * rhs.row_groups()));
+        threads.for_each_item(parts, |((lhs, rows), groups)| write(lhs, groups, rows));
+    }
 }
 
 /// Codes.
@@ -125,13 +130,8 @@ impl Activations for [u8; 4] {
         codes
     }
 
-    fn write(
-        threads: Option<&Threads>,
-        rhs: &Packed,
-        sums: bool,
-        lhs: &[f32],
-        (groups, rows): (&mut [Self], &mut [Row]),
-    ) {
+    fn write(from: Unencoded<'_>, (groups, rows): (&mut [Self], &mut [Row])) {
+        let Unencoded { rhs, sums, .. } = from;
         let Element::Int8(config) = rhs.element() else {
             unreachable!("codes of activations are for weights of int8");
         };
@@ -143,14 +143,14 @@ impl Activations for [u8; 4] {
         let mut common = None;
         if !config.per_row {
             let all = Mutex::new(Extent::EMPTY);
-            each_part(threads, rhs, lhs, (groups, rows), |lhs, _, rows| {
+            from.each_part((&mut *groups, &mut *rows), |lhs, _, rows| {
                 let extent = extent_of_finite(isa, k, lhs, rows);
                 let mut all = all.lock().unwrap_or_else(PoisonError::into_inner);
                 *all = all.union(extent);
             });
             common = Some(parameters(all.into_inner().unwrap_or_else(PoisonError::into_inner)));
         }
-        each_part(threads, rhs, lhs, (groups, rows), |lhs, groups, rows| {
+        from.each_part((groups, rows), |lhs, groups, rows| {
             encode(rhs, (config, sums, common), lhs, (groups, rows));
         });
     }
@@ -269,15 +269,10 @@ impl Activations for Pair {
         bytes.as_chunks_mut().0
     }
 
-    fn write(
-        threads: Option<&Threads>,
-        rhs: &Packed,
-        _: bool,
-        lhs: &[f32],
-        room: (&mut [Self], &mut [Row]),
-    ) {
+    fn write(from: Unencoded<'_>, room: (&mut [Self], &mut [Row])) {
+        let rhs = from.rhs;
         let (sizes, alternate) = ([rhs.k(), rhs.groups()], rhs.alternates());
-        each_part(threads, rhs, lhs, room, |lhs, groups, rows| {
+        from.each_part(room, |lhs, groups, rows| {
             rhs.isa().run(round_rows(sizes, alternate, lhs, groups));
             rows.fill(Row::PLAIN);
         });
@@ -292,15 +287,10 @@ impl Activations for RowBlock {
         codes.as_chunks_mut().0
     }
 
-    fn write(
-        threads: Option<&Threads>,
-        rhs: &Packed,
-        _: bool,
-        lhs: &[f32],
-        room: (&mut [Self], &mut [Row]),
-    ) {
+    fn write(from: Unencoded<'_>, room: (&mut [Self], &mut [Row])) {
+        let rhs = from.rhs;
         let per_row = matches!(rhs.element(), Element::Blocks { per_row: true, .. });
-        each_part(threads, rhs, lhs, room, |rows, blocks, _| {
+        from.each_part(room, |rows, blocks, _| {
             rhs.isa().run(encode_blocks(rhs.k(), per_row, rows, blocks));
         });
     }

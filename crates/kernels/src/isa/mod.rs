@@ -27,49 +27,32 @@ macro_rules! instruction_sets {
     ($rows:ident $($before:tt)*) => {
         $rows! {
             $($before)*
-            Portable "portable" (all())
-                { lanes: 8, panel_width: 16, tile_rows: 6, shift: 0, alternate: false,
-                    saturates: false }
+            Portable "portable" (all()) { ..Registers::COMMON }
                 true => portable;
-            Avx2 "avx2" (target_arch = "x86_64")
-                { lanes: 8, panel_width: 16, tile_rows: 6, shift: 0, alternate: false,
-                    saturates: true }
+            Avx2 "avx2" (target_arch = "x86_64") { saturates: true, ..Registers::COMMON }
                 cpu::avx2() => x86_64::avx2;
             Avx512 "avx512" (target_arch = "x86_64")
-                { lanes: 16, panel_width: 64, tile_rows: 6, shift: 0, alternate: false,
-                    saturates: true }
+                { lanes: 16, panel_width: 64, saturates: true, ..Registers::COMMON }
                 cpu::avx512() => x86_64::avx512;
-            AvxVnni "avx_vnni" (target_arch = "x86_64")
-                { lanes: 8, panel_width: 16, tile_rows: 6, shift: 0, alternate: false,
-                    saturates: false }
+            AvxVnni "avx_vnni" (target_arch = "x86_64") { ..Registers::COMMON }
                 cpu::avx_vnni() => x86_64::avx_vnni;
             Avx512Vnni "avx512_vnni" (target_arch = "x86_64")
-                { lanes: 16, panel_width: 64, tile_rows: 6, shift: 0, alternate: false,
-                    saturates: false }
+                { lanes: 16, panel_width: 64, ..Registers::COMMON }
                 cpu::avx512_vnni() => x86_64::avx512_vnni;
             Avx512Bf16 "avx512_bf16" (target_arch = "x86_64")
-                { lanes: 16, panel_width: 64, tile_rows: 6, shift: 0, alternate: true,
-                    saturates: false }
+                { lanes: 16, panel_width: 64, alternate: true, ..Registers::COMMON }
                 cpu::avx512_bf16() => x86_64::avx512_bf16;
             AmxInt8 "amx_int8" (target_arch = "x86_64")
-                { lanes: 16, panel_width: 64, tile_rows: 32, shift: 0, alternate: false,
-                    saturates: false }
+                { lanes: 16, panel_width: 64, tile_rows: 32, ..Registers::COMMON }
                 cpu::amx_int8_or_emulated() => x86_64::amx;
-            Neon "neon" (target_arch = "aarch64")
-                { lanes: 4, panel_width: 16, tile_rows: 6, shift: 128, alternate: false,
-                    saturates: false }
+            Neon "neon" (target_arch = "aarch64") { lanes: 4, shift: 128, ..Registers::COMMON }
                 cpu::neon() => aarch64::neon;
             Dotprod "dotprod" (target_arch = "aarch64")
-                { lanes: 4, panel_width: 16, tile_rows: 6, shift: 128, alternate: false,
-                    saturates: false }
-                cpu::dotprod() => aarch64::dotprod;
+                { lanes: 4, shift: 128, ..Registers::COMMON } cpu::dotprod() => aarch64::dotprod;
             Simd128 "simd128" (all(target_arch = "wasm32", target_feature = "simd128"))
-                { lanes: 4, panel_width: 8, tile_rows: 6, shift: 0, alternate: false,
-                    saturates: false }
-                true => wasm32::simd128;
+                { lanes: 4, panel_width: 8, ..Registers::COMMON } true => wasm32::simd128;
             RelaxedSimd "relaxed_simd" (all(target_arch = "wasm32", target_feature = "relaxed-simd"))
-                { lanes: 4, panel_width: 8, tile_rows: 6, shift: 0, alternate: false,
-                    saturates: false }
+                { lanes: 4, panel_width: 8, ..Registers::COMMON }
                 cpu::relaxed_simd() => wasm32::relaxed_simd;
         }
     };
@@ -95,6 +78,18 @@ pub(crate) struct Registers {
     pub alternate: bool,
     /// Whether products of bytes add up in i16, which some of 8 bits on both sides exceed.
     pub saturates: bool,
+}
+
+impl Registers {
+    /// What most instruction sets have.
+    const COMMON: Self = Self {
+        lanes: 8,
+        panel_width: 16,
+        tile_rows: 6,
+        shift: 0,
+        alternate: false,
+        saturates: false,
+    };
 }
 
 /// The kinds, their names and registers, from the table.

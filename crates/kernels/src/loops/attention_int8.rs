@@ -17,7 +17,7 @@
 
 use std::ops::Range;
 
-use super::number::{Formula, Number};
+use super::number::{Formula, Number, filled_up};
 use super::product::Row;
 use super::rows::{self, ROUND};
 use crate::packed::heads::HeadsMut;
@@ -90,9 +90,8 @@ pub fn encode<N: Number>(values: &[f32], factor: f32, shift: u8, codes: &mut [u8
         take(values, codes);
     }
     if !rest.is_empty() {
-        let (mut block, mut encoded) = ([0.; BLOCK], [0; BLOCK]);
-        block[..rest.len()].copy_from_slice(rest);
-        take(&block, &mut encoded);
+        let mut encoded = [0; BLOCK];
+        take(&filled_up(rest, 0.), &mut encoded);
         codes_rest.copy_from_slice(&encoded[..rest.len()]);
     }
 }

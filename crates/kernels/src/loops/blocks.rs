@@ -20,7 +20,7 @@ use super::activation::Activation;
 use super::attention_int8::encode;
 use super::fetch::{Ahead, claim, fetch_blocks};
 use super::float_vector::{Register, forward};
-use super::number::Number;
+use super::number::{Number, filled_up};
 use super::product::{Group, Part, Product, Sink};
 use crate::packed::{Element, Panel};
 use crate::qparams::blocks::{Blocks, INPUTS};
@@ -71,11 +71,11 @@ fn greatest(xs: &[f32]) -> f32 {
 /// are 0.
 #[inline(always)]
 fn block<N: Number>(xs: &[f32], max: Option<f32>) -> RowBlock {
-    let mut padded = [0f32; INPUTS];
+    let padded: [f32; INPUTS];
     let xs = match xs.as_array() {
         Some(xs) => xs,
         None => {
-            padded[..xs.len()].copy_from_slice(xs);
+            padded = filled_up(xs, 0.);
             &padded
         }
     };

@@ -6,7 +6,7 @@
 
 use half::f16;
 
-use super::number::{Number, together};
+use super::number::{Number, filled_up, together};
 use super::rows::ROUND;
 use crate::qparams::blocks::{BlockScale, Blocks, INPUTS};
 
@@ -122,14 +122,7 @@ impl ErrorWeights for Weighted<'_> {
 /// The first 32 values, or all and zeros, which have no error.
 #[inline(always)]
 fn block_of(values: &[f32]) -> [f32; INPUTS] {
-    match values.first_chunk() {
-        Some(block) => *block,
-        None => {
-            let mut block = [0.; INPUTS];
-            block[..values.len()].copy_from_slice(values);
-            block
-        }
-    }
+    values.first_chunk().copied().unwrap_or_else(|| filled_up(values, 0.))
 }
 
 /// Calls `take` with each 32 values and their weights.

@@ -1,6 +1,7 @@
 //! The products of a row of floats and of weights where they are, `[channels, inputs]`.
 
 use super::float_vector::Register;
+use super::number::filled_up;
 
 /// The sums of a product, each of every eighth input.
 pub const SUMS: usize = 8;
@@ -58,11 +59,7 @@ pub fn multiply_row<const LANES: usize, const NV: usize>(
             }
             if !rest.is_empty() {
                 // The product of fillers is -0, which no sum shows.
-                let filled = |values: &[f32], filler| {
-                    let mut all = [filler; SUMS];
-                    all[..values.len()].copy_from_slice(values);
-                    load(&all)
-                };
+                let filled = |values: &[f32], filler| load(&filled_up(values, filler));
                 let x = filled(rest, -0.);
                 let at = start + inputs.len() - rest.len();
                 for (sum, place) in sums.iter_mut().zip(place) {

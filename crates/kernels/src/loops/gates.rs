@@ -3,6 +3,7 @@
 //! The order of operations is PyTorch's, and nothing is contracted.
 
 use super::activation::{sigmoid, tanh};
+use super::number::filled_up;
 
 /// The kind of recurrence.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -121,9 +122,10 @@ fn blocks<S: BlockStep<GATES>, const GATES: usize>(units: RowUnits<'_>) {
     }
     if full < hidden {
         let rest = hidden - full;
-        let (ih, hh) = (ih.map(|of| padded(&of[full..])), hh.map(|of| padded(&of[full..])));
-        let mut h_block = padded(&h[full..]);
-        let mut c_block = padded(c.get(full..).unwrap_or_default());
+        let (ih, hh) =
+            (ih.map(|of| filled_up(&of[full..], 0.)), hh.map(|of| filled_up(&of[full..], 0.)));
+        let mut h_block = filled_up(&h[full..], 0.);
+        let mut c_block = filled_up(c.get(full..).unwrap_or_default(), 0.);
         let inner = S::inner(&ih, &hh, &mut c_block);
         S::outer(&ih, &hh, inner, &mut h_block);
         h[full..].copy_from_slice(&h_block[..rest]);
@@ -147,14 +149,6 @@ fn of_gates<const GATES: usize>(gates: [&[f32]; GATES], start: usize) -> [Block;
 fn block(row: &[f32], start: usize) -> Block {
     let mut block = [0.; BLOCK];
     block.copy_from_slice(&row[start..start + BLOCK]);
-    block
-}
-
-/// Fewer elements than a block has, filled up.
-#[inline(always)]
-fn padded(rest: &[f32]) -> Block {
-    let mut block = [0.; BLOCK];
-    block[..rest.len()].copy_from_slice(rest);
     block
 }
 

@@ -6,7 +6,7 @@
 use std::mem::MaybeUninit;
 
 use super::activation::exp_within;
-use super::number::{Formula, FormulaOfThree, Number, together};
+use super::number::{Formula, FormulaOfThree, Number, filled_up, together};
 
 /// The parameters of a norm of rows of `hidden` elements.
 #[derive(Clone, Copy, Debug)]
@@ -145,14 +145,6 @@ fn plus(
     chunk
 }
 
-/// A chunk of fewer elements, filled up with `with`.
-#[inline(always)]
-fn filled_up(xs: &[f32], with: f32) -> [f32; CHUNK] {
-    let mut chunk = [with; CHUNK];
-    chunk[..xs.len()].copy_from_slice(xs);
-    chunk
-}
-
 /// `(x - mean) * scale * weight + bias`, the last two in one.
 #[derive(Clone, Copy)]
 struct Normal {
@@ -230,7 +222,7 @@ pub fn softmax_row<N: Number>(xs: &[f32], out: &mut [MaybeUninit<f32>]) {
     }
     if !rest.is_empty() {
         // Filled up with -inf, the exp of which is 0, so that no element is computed by itself.
-        let exps = exps_below::<N, _>(filled_up(rest, f32::NEG_INFINITY), [max; _]);
+        let exps = exps_below::<N, CHUNK>(filled_up(rest, f32::NEG_INFINITY), [max; _]);
         for (part, exp) in parts.iter_mut().zip(exps) {
             *part += exp;
         }

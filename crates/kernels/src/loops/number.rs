@@ -155,6 +155,14 @@ fn at(formula: impl Formula, x: f32) -> f32 {
     if is_nan { x } else { y }
 }
 
+/// A block of fewer elements, filled up.
+#[inline(always)]
+pub fn filled_up<T: Copy, const LEN: usize>(xs: &[T], with: T) -> [T; LEN] {
+    let mut block = [with; LEN];
+    block[..xs.len()].copy_from_slice(xs);
+    block
+}
+
 /// Folds all lanes into one, always the second half into the first.
 #[inline(always)]
 pub fn together<T: Copy, const LANES: usize>(mut lanes: [T; LANES], two: impl Fn(T, T) -> T) -> T {

@@ -291,7 +291,7 @@ impl<'a> Product<'a, f32> {
         rhs: &'a Packed,
         activation: Option<Activation>,
     ) -> Self {
-        Self { m: rows, lhs: xs, rows: &[], rhs, groups: rhs.groups(), activation, windows: None }
+        Self { activation, ..Self::of_groups(rows, xs, &[], rhs) }
     }
 }
 
@@ -305,18 +305,17 @@ impl<'a> Product<'a, Pair> {
 }
 
 impl<'a, G> Product<'a, G> {
+    /// The product of `m` rows of groups.
+    #[inline(always)]
+    pub fn of_groups(m: usize, lhs: &'a [G], rows: &'a [Row], rhs: &'a Packed) -> Self {
+        Self { m, lhs, rows, rhs, groups: rhs.groups(), activation: None, windows: None }
+    }
+
     /// The product of other activations, `m` rows.
     #[inline(always)]
     pub fn with<H>(self, m: usize, lhs: &'a [H], rows: &'a [Row]) -> Product<'a, H> {
-        Product {
-            m,
-            lhs,
-            rows,
-            rhs: self.rhs,
-            groups: self.groups,
-            activation: self.activation,
-            windows: self.windows,
-        }
+        let Self { groups, activation, windows, .. } = self;
+        Product { groups, activation, windows, ..Product::of_groups(m, lhs, rows, self.rhs) }
     }
 
     /// The groups of a row.

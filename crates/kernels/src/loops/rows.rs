@@ -3,7 +3,7 @@
 //! Written once in plain Rust over fixed-size chunks, which the compiler turns into vector
 //! code; each instruction set compiles it with its own features.
 
-use super::number::{Formula, Number};
+use super::number::{Formula, Number, filled_up};
 use crate::qparams::QParams;
 use crate::qparams::activation::Arithmetic;
 
@@ -52,13 +52,8 @@ pub fn extent(row: &[f32]) -> Extent {
     }
     if let Some(first) = rest.first() {
         // A chunk that ends with the row: what it has twice changes nothing.
-        let filled_up = || {
-            let mut chunk = [*first; CHUNK];
-            chunk[..rest.len()].copy_from_slice(rest);
-            chunk
-        };
         let last = row.last_chunk::<CHUNK>().copied();
-        let last = last.unwrap_or_else(filled_up);
+        let last = last.unwrap_or_else(|| filled_up(rest, *first));
         measure(&last, &mut min, &mut max, &mut sum);
     }
     let less = |a: f32, b: f32| if a < b { a } else { b };
@@ -134,9 +129,8 @@ fn each<N: Number>(row: &[f32], codes: &mut [u8], formula: impl Formula) {
     match (row.last_chunk(), codes.last_chunk_mut()) {
         (Some(row), Some(codes)) => take(row, codes),
         _ => {
-            let (mut chunk, mut encoded) = ([0.; CHUNK], [0; CHUNK]);
-            chunk[..rest.len()].copy_from_slice(rest);
-            take(&chunk, &mut encoded);
+            let mut encoded = [0; CHUNK];
+            take(&filled_up(rest, 0.), &mut encoded);
             codes.copy_from_slice(&encoded[..rest.len()]);
         }
     }

@@ -276,22 +276,18 @@ fn codes_that_are_kept_give_what_those_of_a_call_give() {
         let of = case.draw(&mut random);
         let operands = case.operands(&of);
         let expected = case.expected(&of);
+        let append = |kept: &mut KeyValues, first, rows| {
+            kept.append(rows_from(operands.k, first, rows), rows_from(operands.v, first, rows));
+        };
         for isa in Isa::available() {
             let rooms = [(0, [1, 2, 200]), (1, [5, 64, 1]), (77, [130, 3, 3])];
             for (room, steps) in some(rooms, &[1]) {
-                let mut kept = KeyValues::new(
-                    isa,
-                    [1, case.kv_heads],
-                    [case.dim, case.value_dim],
-                    case.keys + room,
-                );
+                let dims = [case.dim, case.value_dim];
+                let mut kept = KeyValues::new(isa, [1, case.kv_heads], dims, case.keys + room);
                 for step in steps.into_iter().cycle() {
                     let first = kept.len();
                     let rows = step.min(case.keys - first);
-                    kept.append(
-                        rows_from(operands.k, first, rows),
-                        rows_from(operands.v, first, rows),
-                    );
+                    append(&mut kept, first, rows);
                     if kept.len() == case.keys {
                         break;
                     }
@@ -308,10 +304,7 @@ fn codes_that_are_kept_give_what_those_of_a_call_give() {
                     let mut kept = kept.with_capacity(capacity);
                     assert_eq!((kept.len(), kept.capacity()), (first, capacity));
                     let rows = case.keys - first;
-                    kept.append(
-                        rows_from(operands.k, first, rows),
-                        rows_from(operands.v, first, rows),
-                    );
+                    append(&mut kept, first, rows);
                     let got = attend(operands.queries, &kept.clone());
                     same_bits(&got, &expected, &format!("{isa}, {capacity}: {case:?}"));
                 }

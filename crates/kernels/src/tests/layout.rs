@@ -228,12 +228,11 @@ fn channels_and_all_weights_are_read_back_in_order() {
                 of_int8.codes(first, &mut codes[..groups]);
                 let expected = row[first..].iter().map(|code| code.cast_unsigned() ^ 128);
                 assert!(expected.zip(codes.as_flattened()).all(|(a, b)| a == *b), "{case}");
-                let mut got = vec![bf16::ZERO; k - first];
-                bfloat16.channel(channel).bfloats(first, &mut got);
-                assert_eq!(got, bfloats[channel * k + first..][..k - first], "{case}");
-                let mut got = vec![f16::ZERO; k - first];
-                of_half.halves(first, &mut got);
-                assert_eq!(got, halves[channel * k + first..][..k - first], "{case}");
+                let (of_bfloat, rest) = (bfloat16.channel(channel), channel * k + first..);
+                let got = of_bfloat.halves(first..k).map(bf16::from_le_bytes);
+                assert!(got.eq(bfloats[rest.clone()][..k - first].iter().copied()), "{case}");
+                let got = of_half.halves(first..k).map(f16::from_le_bytes);
+                assert!(got.eq(halves[rest][..k - first].iter().copied()), "{case}");
             }
         }
         // Where a panic does not end the process.

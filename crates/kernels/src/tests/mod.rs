@@ -13,8 +13,7 @@ mod operands;
 mod packing;
 mod pool;
 mod products;
-#[allow(dead_code, reason = "tests of the kernels use a part")]
-mod random;
+pub mod random;
 mod recurrences;
 mod rows;
 

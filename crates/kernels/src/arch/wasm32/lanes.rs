@@ -4,7 +4,7 @@ use std::arch::wasm32::*;
 use std::marker::PhantomData;
 use std::ops::{Add, Div, Mul, Neg, Sub};
 
-use crate::loops::number::{Formula, FormulaOfThree, Number};
+use crate::loops::number::{Formula, FormulaOfThree, Number, filled_up};
 
 /// `a * b + c` of four lanes, rounded once.
 pub trait Fma: Copy {
@@ -184,11 +184,8 @@ impl<F: Fma> Number for Lanes<F> {
         }
         if !rest.is_empty() {
             // Filled up with zeros, so that no element is computed by itself.
-            let [a, b, c] = [&*rest, last_y, last_z].map(|values| {
-                let mut block = [0.; LEN];
-                block[..values.len()].copy_from_slice(values);
-                lanes::<F>(load(&block))
-            });
+            let [a, b, c] =
+                [&*rest, last_y, last_z].map(|values| lanes::<F>(load(&filled_up(values, 0.))));
             let mut block = [0.; LEN];
             store(formula.at(a, b, c).0, &mut block);
             rest.copy_from_slice(&block[..rest.len()]);

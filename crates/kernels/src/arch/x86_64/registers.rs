@@ -13,7 +13,10 @@
 macro_rules! functions_of_registers {
     (
         $features:literal, $integers:ty, $floats:ty,
-        { lanes: $lanes:literal, halves: $halves:literal, bytes: $bytes:literal, panel: $panel:literal },
+        {
+            lanes: $lanes:literal, halves: $halves:literal, bytes: $bytes:literal,
+            panel: $panel:literal
+        },
         rows: { f16: $f16_rows:literal, blocks: [$block_rows_4:literal, $block_rows_8:literal] }
     ) => {
         /// Runs an op, compiled with these features, out of line.
@@ -147,7 +150,8 @@ macro_rules! functions_of_registers {
         }
 
         /// A tile of 4 rows by a panel: 8 sums, 2 weights, a broadcast, ones and two pairs of
-        /// products of 16 registers, or 16 sums and 4 weights of 32, with which 6 rows are no faster.
+        /// products of 16 registers, or 16 sums and 4 weights of 32, with which 6 rows are no
+        /// faster.
         ///
         /// # Safety
         /// The CPU has these features, no other thread computes a part that overlaps, and products
@@ -258,8 +262,8 @@ macro_rules! functions_of_registers {
         pub unsafe fn multiply_f16(product: &Product<'_, f32>, out: &Sink<'_>, part: Part) {
             let vector = HalfVector {
                 register: register(),
-                // SAFETY: the array is half a register's to read; no alignment is asked.
                 load: |weights: &[u8; $halves]| {
+                    // SAFETY: the array is half a register's to read; no alignment is asked.
                     cvtph_ps(unsafe { loadu_halves(weights.as_ptr().cast()) })
                 },
                 activate: |activation: Activation, xs: &mut [f32]| run(Activate { activation, xs }),

@@ -174,15 +174,6 @@ fn run(encoding: &Positions<'_>, windows: Windows<'_>, residual: Option<&[f32]>,
                 let (codes, rows) = (encoding.codes, encoding.rows);
                 (codes.read(0..codes.len()), rows.read(0..rows.len()))
             };
-            let product = Product {
-                m,
-                lhs: codes,
-                rows,
-                rhs: weight,
-                groups: weight.groups(),
-                activation,
-                windows: Some(windows),
-            };
             let part = grid.part(index);
             // Panels of the same units of all groups of channels follow one another.
             let count = encoding.convolution.groups;
@@ -191,10 +182,12 @@ fn run(encoding: &Positions<'_>, windows: Windows<'_>, residual: Option<&[f32]>,
                 let panels = panels..panels + of_one;
                 let group = panels.start % count;
                 let (positions, groups) = (rows.len() / count, codes.len() / count);
+                let codes = &codes[group * groups..][..groups];
+                let rows = &rows[group * positions..][..positions];
                 let product = Product {
-                    lhs: &codes[group * groups..][..groups],
-                    rows: &rows[group * positions..][..positions],
-                    ..product
+                    activation,
+                    windows: Some(windows),
+                    ..Product::of_groups(m, codes, rows, weight)
                 };
                 let part = Part { panels, ..part.clone() };
                 // SAFETY: parts of a grid do not overlap, and each index comes once.

@@ -32,7 +32,7 @@ mod steps;
 pub use operands::Recurrence;
 pub use step::{Step, update_state};
 
-use super::quantize::{Activations, Codes};
+use super::quantize::{Activations, Codes, Unencoded};
 use crate::arch;
 use crate::loops::blocks::RowBlock;
 use crate::loops::product::Pair;
@@ -75,12 +75,13 @@ fn encoded<A: Activations>(xs: &[f32], directions: Vec<Recurrence<'_>>) {
         let [ih, hh] = direction.weights;
         let (groups, rows) = codes.room_of::<A>(count, count * ih.row_groups());
         if splits.replace(ih.splits()) != Some(ih.splits()) {
-            A::write(Some(&threads), ih, sums, xs, (&mut *groups, &mut *rows));
+            let from = Unencoded { threads: Some(&threads), rhs: ih, sums, lhs: xs };
+            A::write(from, (&mut *groups, &mut *rows));
         }
         let inputs = (&*groups, &*rows);
         let sums = hh.has_zero_points();
         run(&threads, direction, inputs, A::KERNEL, |h, room| {
-            A::write(None, hh, sums, h, room);
+            A::write(Unencoded { threads: None, rhs: hh, sums, lhs: h }, room);
         });
     }
     codes.keep();

@@ -159,16 +159,7 @@ impl<G: Group, C: Fn(&[f32], (&mut [G], &mut [Row])) + Sync> StepTasks<'_, G, C>
 
     /// Computes a part of a product whose panels are sets, one a gate.
     fn multiply(&self, lhs: (&[G], &[Row]), rhs: &Packed, out: Sink<'_>, part: Part) {
-        let (lhs, rows) = lhs;
-        let product = Product {
-            m: part.rows.end,
-            lhs,
-            rows,
-            rhs,
-            groups: rhs.groups(),
-            activation: None,
-            windows: None,
-        };
+        let product = Product::of_groups(part.rows.end, lhs.0, lhs.1, rhs);
         let gates = self.hh.gates();
         let panels = part.panels.start * gates..part.panels.end * gates;
         // SAFETY: parts of a grid do not overlap, and each index of a phase comes once.
