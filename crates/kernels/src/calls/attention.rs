@@ -200,10 +200,15 @@ fn widen(isa: Isa, from: Heads<'_, bf16>, [sequence, head]: [usize; 2], to: &mut
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::tests::random;
 
-    fn values(seed: u64, len: usize) -> Vec<f32> {
-        random::values(len, seed).iter().map(|x| x * 3.).collect()
+    /// Values in [-3, 3) that depend on nothing but their number and the seed.
+    fn values(seed: usize, len: usize) -> Vec<f32> {
+        let value = |i: usize| {
+            let i = (seed * 1_000_003 + i + 1) as u64;
+            let mixed = i.wrapping_mul(0x9E37_79B9_7F4A_7C15) >> 40;
+            (mixed as f32 / (1u64 << 23) as f32 - 1.) * 3.
+        };
+        (0..len).map(value).collect()
     }
 
     /// Rows of `heads * columns` that the heads share, as a projection leaves them.

@@ -3,7 +3,7 @@
 
 use crate::arch::op::ops;
 use crate::isa::Isa;
-use crate::loops::dots::{self, COLUMNS, ROWS};
+use crate::loops::dots;
 use crate::loops::feedback::Feedback;
 use crate::sizes;
 use crate::threads::Threads;
@@ -16,6 +16,10 @@ const HEIGHT: usize = 32;
 
 /// Columns that are decomposed together.
 const WIDTH: usize = 64;
+
+/// Rows of each side of a tile.
+const ROWS: usize = 4;
+const COLUMNS: usize = 2;
 
 /// Multiply-adds below which sums stay on the caller's thread.
 const SERIAL_MACS: usize = 1_000_000;

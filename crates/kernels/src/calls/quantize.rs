@@ -136,9 +136,8 @@ impl Activations for [u8; 4] {
             unreachable!("codes of activations are for weights of int8");
         };
         let (isa, k) = (rhs.isa(), rhs.k());
-        let parameters = |extent: Extent| row(config.qparams(extent.min, extent.max));
         if k == 0 {
-            return rows.fill(parameters(Extent::EMPTY));
+            return rows.fill(row_of(config, Extent::EMPTY));
         }
         let mut common = None;
         if !config.per_row {
@@ -148,7 +147,8 @@ impl Activations for [u8; 4] {
                 let mut all = all.lock().unwrap_or_else(PoisonError::into_inner);
                 *all = all.union(extent);
             });
-            common = Some(parameters(all.into_inner().unwrap_or_else(PoisonError::into_inner)));
+            let all = all.into_inner().unwrap_or_else(PoisonError::into_inner);
+            common = Some(row_of(config, all));
         }
         from.each_part((groups, rows), |lhs, groups, rows| {
             encode(rhs, (config, sums, common), lhs, (groups, rows));
@@ -216,11 +216,7 @@ ops! {
                     *extent = rows::extent(values);
                 }
                 for (extent, to) in extents.iter().zip(&mut *rows) {
-                    *to = if extent.finite {
-                        row(config.qparams(extent.min, extent.max))
-                    } else {
-                        NOT_FINITE
-                    };
+                    *to = if extent.finite { row_of(config, *extent) } else { NOT_FINITE };
                 }
             }
             let rows = lhs.chunks_exact(k).zip(rows);
@@ -254,10 +250,11 @@ ops! {
     }
 }
 
-/// The parameters of a row, whose codes are not yet summed.
+/// The parameters of rows of that extent, whose codes are not yet summed.
 #[inline(always)]
-pub fn row(qparams: QParams) -> Row {
-    Row { scale: qparams.scale, zero_point: qparams.zero_point, ..Row::PLAIN }
+pub fn row_of(config: DynamicConfig, extent: Extent) -> Row {
+    let QParams { scale, zero_point } = config.qparams(extent.min, extent.max);
+    Row { scale, zero_point, ..Row::PLAIN }
 }
 
 /// Factors in bfloat16.

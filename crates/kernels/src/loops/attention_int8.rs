@@ -53,16 +53,11 @@ impl<'a> Rows<'a> {
     /// The scales of some rows, at most [`ROWS`]; NaN for a row that is not finite.
     #[inline(always)]
     fn scales(&self, rows: Range<usize>) -> [f32; ROWS] {
-        let bits = |x: &f32| x.to_bits() & !(1 << 31);
         let mut scales = [0.; ROWS];
         for (row, scale) in rows.zip(&mut scales) {
-            let max = self.row(row).iter().fold(0, |max, x| bits(x).max(max));
-            *scale = f32::from_bits(max);
+            *scale = greatest(self.row(row));
         }
-        scales.map(|max| {
-            // The bits of what is not finite are the greatest.
-            if max.is_finite() { symmetric_row(max) } else { f32::NAN }
-        })
+        scales.map(|max| if max.is_finite() { symmetric_row(max) } else { f32::NAN })
     }
 
     /// Writes the codes of a row by `scale`, each plus `shift`.
@@ -73,6 +68,13 @@ impl<'a> Rows<'a> {
         }
         encode::<N>(self.row(row), 1. / scale, shift, codes);
     }
+}
+
+/// The greatest magnitude; the bits of what is not finite are the greatest.
+#[inline(always)]
+pub fn greatest(xs: &[f32]) -> f32 {
+    let bits = |x: &f32| x.to_bits() & !(1 << 31);
+    f32::from_bits(xs.iter().fold(0, |max, x| bits(x).max(max)))
 }
 
 /// Writes the integer next to each value times a factor, plus `shift`, in a byte.

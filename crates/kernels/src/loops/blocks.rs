@@ -17,7 +17,7 @@ use std::mem::MaybeUninit;
 use std::ops::Range;
 
 use super::activation::Activation;
-use super::attention_int8::encode;
+use super::attention_int8::{encode, greatest};
 use super::fetch::{Ahead, claim, fetch_blocks};
 use super::float_vector::{Register, forward};
 use super::number::{Number, filled_up};
@@ -58,13 +58,6 @@ pub fn scale(block: &RowBlock) -> f32 {
 #[inline(always)]
 pub fn less(block: &RowBlock) -> i32 {
     i32::from_le_bytes(block[GROUPS + 1])
-}
-
-/// The greatest magnitude; the bits of what is not finite are the greatest.
-#[inline(always)]
-fn greatest(xs: &[f32]) -> f32 {
-    let bits = |x: &f32| x.to_bits() & !(1 << 31);
-    f32::from_bits(xs.iter().fold(0, |max, x| bits(x).max(max)))
 }
 
 /// The block of up to 32 activations, by their greatest magnitude or by `max`; missing activations

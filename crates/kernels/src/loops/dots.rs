@@ -7,15 +7,12 @@ use super::number::together;
 
 const LANES: usize = 8;
 
-/// Rows of the left side of a tile.
-pub const ROWS: usize = 4;
-
-/// Rows of the right side of a tile.
-pub const COLUMNS: usize = 2;
-
 /// The product of each two rows of one length.
 #[inline(always)]
-pub fn tile(rows: [&[f64]; ROWS], columns: [&[f64]; COLUMNS]) -> [[f64; COLUMNS]; ROWS] {
+pub fn tile<const ROWS: usize, const COLUMNS: usize>(
+    rows: [&[f64]; ROWS],
+    columns: [&[f64]; COLUMNS],
+) -> [[f64; COLUMNS]; ROWS] {
     let len = rows[0].len();
     let rows = rows.map(|row| row[..len].as_chunks::<LANES>());
     let columns = columns.map(|column| column[..len].as_chunks::<LANES>());
@@ -45,15 +42,6 @@ pub fn tile(rows: [&[f64]; ROWS], columns: [&[f64]; COLUMNS]) -> [[f64; COLUMNS]
 /// The product of two rows of one length.
 #[inline(always)]
 pub fn dot(row: &[f64], column: &[f64]) -> f64 {
-    let (rows, columns) = (row.as_chunks::<LANES>(), column.as_chunks::<LANES>());
-    let mut sums = [0f64; LANES];
-    for (x, y) in rows.0.iter().zip(columns.0) {
-        for lane in 0..LANES {
-            sums[lane] += x[lane] * y[lane];
-        }
-    }
-    for (lane, (x, y)) in rows.1.iter().zip(columns.1).enumerate() {
-        sums[lane] += x * y;
-    }
-    together(sums, |a, b| a + b)
+    let [[sum]] = tile([row], [column]);
+    sum
 }

@@ -13,7 +13,8 @@ mod operands;
 mod packing;
 mod pool;
 mod products;
-pub mod random;
+#[allow(dead_code, reason = "tests of the kernels use a part")]
+mod random;
 mod recurrences;
 mod rows;
 

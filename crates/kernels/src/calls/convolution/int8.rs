@@ -7,7 +7,7 @@ use std::sync::{Mutex, PoisonError};
 use super::geometry::Convolution;
 use crate::arch;
 use crate::calls::linear::{Grid, SERIAL_MACS, parts_of};
-use crate::calls::quantize::{Codes, encode, extent_of_finite, row};
+use crate::calls::quantize::{Codes, encode, extent_of_finite, row_of};
 use crate::loops::buffer::{self, Aligned, RowsMut};
 use crate::loops::product::{Part, Product, Row, Sink, Windows};
 use crate::loops::rows::Extent;
@@ -295,10 +295,6 @@ impl Positions<'_> {
 
 /// A position of padding: it adds -0.0, which changes no number.
 const PADDING: Row = Row { scale: -0., ..Row::PLAIN };
-
-fn row_of(config: DynamicConfig, extent: Extent) -> Row {
-    row(config.qparams(extent.min, extent.max))
-}
 
 /// Computes a part of the windows by some channels, of one group if there are several, and turns
 /// it channels first.

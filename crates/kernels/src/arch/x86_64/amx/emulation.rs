@@ -10,7 +10,10 @@ use std::cell::UnsafeCell;
 use std::sync::OnceLock;
 
 use half::f16;
-use libc::{c_int, c_void, siginfo_t, ucontext_t};
+use libc::{
+    REG_R8, REG_R9, REG_R10, REG_R11, REG_R12, REG_R13, REG_R14, REG_R15, REG_RAX, REG_RBP,
+    REG_RBX, REG_RCX, REG_RDI, REG_RDX, REG_RSI, REG_RSP, c_int, c_void, siginfo_t, ucontext_t,
+};
 
 use super::attention::{self as on_tiles, OnTiles};
 use super::blocks;
@@ -291,22 +294,8 @@ extern "C" fn handle(signal: c_int, _info: *mut siginfo_t, context: *mut c_void)
 
 /// The general registers in the order of their numbers in instructions.
 const NUMBERED: [c_int; 16] = [
-    libc::REG_RAX,
-    libc::REG_RCX,
-    libc::REG_RDX,
-    libc::REG_RBX,
-    libc::REG_RSP,
-    libc::REG_RBP,
-    libc::REG_RSI,
-    libc::REG_RDI,
-    libc::REG_R8,
-    libc::REG_R9,
-    libc::REG_R10,
-    libc::REG_R11,
-    libc::REG_R12,
-    libc::REG_R13,
-    libc::REG_R14,
-    libc::REG_R15,
+    REG_RAX, REG_RCX, REG_RDX, REG_RBX, REG_RSP, REG_RBP, REG_RSI, REG_RDI, REG_R8, REG_R9,
+    REG_R10, REG_R11, REG_R12, REG_R13, REG_R14, REG_R15,
 ];
 
 /// The operand of an instruction in memory: its address, the index register's value and the
