@@ -1,7 +1,6 @@
 //! YAML and JSON, read into a tree in which every value knows its line, column and key, so that a
 //! reader can report where a mistake is.
 
-mod json;
 mod node;
 pub(crate) mod parse;
 

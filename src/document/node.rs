@@ -115,9 +115,7 @@ impl Node {
 
     /// The keys and values of a map whose keys are texts, each of which comes once.
     pub fn entries(&self, expected: &str) -> Result<&[(Node, Node)]> {
-        let Value::Map(entries) = &self.value else {
-            return Err(self.unexpected(expected));
-        };
+        let Value::Map(entries) = &self.value else { return Err(self.unexpected(expected)) };
         let mut seen = HashSet::new();
         for (key, _) in entries {
             let text = key.text("a key")?;

@@ -101,13 +101,12 @@ mod tests {
         let (tensor, row) = (Granularity::PerTensor, Granularity::PerRow);
         // Below all normal numbers, where the three formulas differ.
         let (min, max) = (0., 1e-40);
-        let cases = [
+        for (arithmetic, granularity, expected) in [
             (torch, tensor, per_tensor_activation(min, max, true)),
             (torch, row, per_row_activation(min, max, true)),
             (onnx, tensor, onnxruntime_activation(min, max, true)),
             (onnx, row, onnxruntime_activation(min, max, true)),
-        ];
-        for (arithmetic, granularity, expected) in cases {
+        ] {
             let config = DynamicConfig { granularity, reduce_range: true, arithmetic };
             let got = kernels::DynamicConfig::from(config).qparams(min, max);
             assert_eq!(got, expected, "{arithmetic} {granularity}");

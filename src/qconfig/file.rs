@@ -93,8 +93,7 @@ impl QConfig {
             }
             (Self::Int8 { weight, .. }, Activations::FLOAT) => return Ok(Self::Table(weight)),
             (Self::Groups(groups), Activations::PER_ROW) => {
-                let per_row = true;
-                return Ok(Self::Groups(GroupConfig { per_row, ..groups }));
+                return Ok(Self::Groups(GroupConfig { per_row: true, ..groups }));
             }
             (Self::Int8 { .. }, _) => "dynamic or float activations for codes",
             (Self::Groups(_), _) => "per_group or per_row activations for weights in groups",
@@ -115,12 +114,9 @@ impl Read for QConfig {
         }
         let map = node.map("a preset's name or a qconfig", "weight, activation")?;
         let weight = map.read("weight", weight)?.unwrap_or(Self::pytorch());
-        let Some(got) = map.read("activation", Activations::read)? else {
-            return Ok(weight);
-        };
+        let Some(got) = map.read("activation", Activations::read)? else { return Ok(weight) };
         weight.beside(got).map_err(|expected| {
-            let at = map.get("activation").unwrap_or(node);
-            at.fault(format!("expected {expected}, got {got}"))
+            map.get("activation").unwrap_or(node).fault(format!("expected {expected}, got {got}"))
         })
     }
 }
@@ -143,8 +139,7 @@ impl Read for Activations {
 
 impl Read for DynamicConfig {
     fn read(node: &Node) -> Result<Self> {
-        let keys = "granularity, reduce_range, arithmetic";
-        let map = node.map("float or an activation", keys)?;
+        let map = node.map("float or an activation", "granularity, reduce_range, arithmetic")?;
         let granularity = map.read("granularity", |n| n.word("a granularity", str::parse))?;
         let arithmetic = map.read("arithmetic", |n| n.word("an arithmetic", str::parse))?;
         let granularity = granularity.unwrap_or(Granularity::PerTensor);
@@ -186,10 +181,7 @@ fn weight(node: &Node) -> Result<QConfig> {
     let in_groups = matches!(weight, QConfig::Groups(_));
     let is_of_groups = |key: &str| in_groups && GROUPS.split(", ").any(|known| known == key);
     map.refuse(what, |key| key != "dtype" && !is_of_groups(key))?;
-    if in_groups {
-        return GroupConfig::read(node).map(QConfig::Groups);
-    }
-    Ok(weight)
+    if in_groups { GroupConfig::read(node).map(QConfig::Groups) } else { Ok(weight) }
 }
 
 impl Read for GroupConfig {
@@ -210,8 +202,7 @@ impl Read for GroupConfig {
         }
         // Others call qint8 so.
         if groups.dtype == IntType::Int8 && map.get("group_size").is_none() {
-            let expected = "expected group_size beside dtype int8, or dtype qint8";
-            return Err(node.fault(expected));
+            return Err(node.fault("expected group_size beside dtype int8, or dtype qint8"));
         }
         if let Some(node) = map.get("scheme") {
             groups.scheme = node.word("a scheme", str::parse)?;
@@ -256,8 +247,7 @@ impl Read for ObserverConfig {
         config.quant_range = map.read("quant_range", |n| quant_range(n, dtype))?;
         let valid = |eps: &f32| eps.is_normal() && *eps > 0.;
         let expected = "a number greater than 0, not subnormal";
-        let eps = map.read("eps", |n| n.float(expected, valid))?;
-        config.eps = eps.unwrap_or(config.eps);
+        config.eps = map.read("eps", |n| n.float(expected, valid))?.unwrap_or(config.eps);
         Ok(config)
     }
 }
@@ -276,8 +266,7 @@ fn single_arguments(map: &Map<'_>, kind: &mut ObserverKind) -> Result<()> {
         ObserverKind::Histogram { bins } => {
             let expected = format!("a whole number from 1 to {MAX_BINS}");
             let valid = |bins: &usize| (1..=MAX_BINS).contains(bins);
-            let given = map.read("bins", |n| n.integer(expected, valid))?;
-            *bins = given.unwrap_or(*bins);
+            *bins = map.read("bins", |n| n.integer(expected, valid))?.unwrap_or(*bins);
             "bins"
         }
         ObserverKind::OnnxRuntime => {

@@ -120,8 +120,7 @@ impl GroupConfig {
         if let Some(size) = self.group_size
             && (size == 0 || !size.is_multiple_of(BLOCK))
         {
-            let expected = format!("a multiple of {BLOCK}");
-            return Err(Error::argument("group_size", expected, size));
+            return Err(Error::argument("group_size", format!("a multiple of {BLOCK}"), size));
         }
         match (self.dtype, self.scheme) {
             (IntType::Int4, GroupScheme::Symmetric) => Ok(Blocks::Int4),

@@ -103,8 +103,7 @@ impl QConfig {
     pub fn preset(name: &str) -> Result<Self> {
         let short = name.strip_suffix("_qconfig").unwrap_or(name);
         let mut aliases = Self::PYTORCH_NAMES.into_iter();
-        let alias = aliases.find(|(pytorch, _)| *pytorch == short);
-        let short = alias.map_or(short, |(_, name)| name);
+        let short = aliases.find(|(pytorch, _)| *pytorch == short).map_or(short, |(_, name)| name);
         let preset = Self::NAMED.into_iter().find(|(known, _)| *known == short);
         preset
             .map(|(_, preset)| preset())

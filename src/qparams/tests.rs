@@ -10,14 +10,13 @@ fn params(scale: f32, zero_point: i32) -> QParams {
 
 #[test]
 fn schemes_and_dtypes_say_what_they_are() {
-    let schemes = [
+    for (scheme, per_channel, symmetric) in [
         (QScheme::PerTensorSymmetric, false, true),
         (QScheme::PerTensorAffine, false, false),
         (QScheme::PerChannelSymmetric, true, true),
         (QScheme::PerChannelAffine, true, false),
         (QScheme::PerChannelAffineFloatQParams, true, false),
-    ];
-    for (scheme, per_channel, symmetric) in schemes {
+    ] {
         let got = (scheme.is_per_channel(), scheme.is_symmetric());
         assert_eq!(got, (per_channel, symmetric), "{scheme}");
     }
@@ -28,13 +27,12 @@ fn schemes_and_dtypes_say_what_they_are() {
 #[test]
 fn weights_scales_are_those_of_the_stretched_range() {
     // The zero point is given, and the greater magnitude decides the range.
-    let ranges = [(-2.55, 1.), (-1., 2.55), (1., 2.55), (-2.55, -1.)];
-    for (min, max) in ranges {
+    for (min, max) in [(-2.55, 1.), (-1., 2.55), (1., 2.55), (-2.55, -1.)] {
         assert_eq!(symmetric(min, max, [-128, 127], 7, EPS), params(0.02, 7));
     }
     assert_eq!(symmetric(0., 0., [0, 255], 128, EPS), params(EPS, 128));
 
-    let affine_cases = [
+    for (min, max, range, expected) in [
         (-1., 1.55, [0, 255], params(0.01, 100)),
         (-1.55, 1., [0, 255], params(0.01, 155)),
         (-1., 1.55, [-128, 127], params(0.01, -28)),
@@ -45,10 +43,8 @@ fn weights_scales_are_those_of_the_stretched_range() {
         (0., 0., [-128, 127], params(EPS, -128)),
         // Far below the minimum code, and no overflow.
         (f32::MIN / 2., 0., [-128, 127], params(f32::MIN / -510., 127)),
-    ];
-    for (min, max, range, expected) in affine_cases {
-        let got = affine(min, max, range, EPS);
-        assert_eq!(got, expected, "[{min}, {max}] {range:?}");
+    ] {
+        assert_eq!(affine(min, max, range, EPS), expected, "[{min}, {max}] {range:?}");
     }
 
     assert_eq!(affine_float(1., 256., [0, 255], EPS), (1., -1.));
@@ -60,7 +56,7 @@ fn weights_scales_are_those_of_the_stretched_range() {
 #[test]
 fn onnxruntimes_weights_have_its_scales_and_codes() {
     let smallest = f32::MIN_POSITIVE;
-    let cases = [
+    for (min, max, range, symmetric, expected) in [
         (-2.54, 1., [-127, 127], true, params(0.02, 0)),
         (-1., 2.54, [-127, 127], true, params(0.02, 0)),
         // Half of an odd number of codes: to even.
@@ -73,12 +69,11 @@ fn onnxruntimes_weights_have_its_scales_and_codes() {
         (0., 255. * smallest, [0, 255], false, params(smallest, 0)),
         (0., 254. * smallest, [0, 255], false, params(1., 0)),
         (0., 0., [-127, 127], true, params(1., 0)),
-    ];
-    for (min, max, range, symmetric, expected) in cases {
+    ] {
         let got = onnxruntime_weight(min, max, range, symmetric);
         assert_eq!(got, expected, "[{min}, {max}] {range:?} {symmetric}");
     }
-    let ranges = [
+    for (dtype, symmetric, reduce_range, expected) in [
         (QDType::QInt8, true, true, [-64, 64]),
         (QDType::QInt8, true, false, [-127, 127]),
         (QDType::QInt8, false, true, [-64, 64]),
@@ -87,8 +82,7 @@ fn onnxruntimes_weights_have_its_scales_and_codes() {
         (QDType::QUInt8, true, false, [0, 255]),
         (QDType::QUInt8, false, true, [0, 127]),
         (QDType::QUInt8, false, false, [0, 255]),
-    ];
-    for (dtype, symmetric, reduce_range, expected) in ranges {
+    ] {
         let got = onnxruntime_quant_range(dtype, symmetric, reduce_range);
         assert_eq!(got, expected, "{dtype} {symmetric} {reduce_range}");
     }
@@ -117,14 +111,13 @@ fn codes_are_rounded_half_to_even_and_clamped() {
 /// The end with the greater error would give 212. What torch gives elsewhere is in tests/pytorch.rs.
 #[test]
 fn the_end_with_the_lesser_error_has_the_zero_point_of_a_whole_call() {
-    let got = per_tensor_activation(-6_863.75, 1_372.75, false);
-    assert_eq!(got, params(32.3, 213));
+    assert_eq!(per_tensor_activation(-6_863.75, 1_372.75, false), params(32.3, 213));
 }
 
 #[test]
 fn activations_of_rows_and_of_onnxruntime_are_affine() {
     let smallest = f32::MIN_POSITIVE;
-    let per_row = [
+    for (min, max, reduce_range, expected) in [
         (-64., 191., false, params(1., 64)),
         (-64., 63., true, params(1., 64)),
         (10., 255., false, params(1., 0)),
@@ -136,12 +129,11 @@ fn activations_of_rows_and_of_onnxruntime_are_affine() {
         (-1e-39, 0., true, params(smallest, 0)),
         // The span alone leaves f32.
         (-3e38, 3e38, false, params((6e38 / 255.) as f32, 128)),
-    ];
-    for (min, max, reduce_range, expected) in per_row {
+    ] {
         let got = per_row_activation(min, max, reduce_range);
         assert_eq!(got, expected, "[{min:e}, {max:e}] {reduce_range}");
     }
-    let onnxruntime = [
+    for (min, max, reduce_range, expected) in [
         (-1., 1.55, false, params(0.01, 100)),
         (-64., 63., true, params(1., 64)),
         (10., 255., false, params(1., 0)),
@@ -150,8 +142,7 @@ fn activations_of_rows_and_of_onnxruntime_are_affine() {
         (0., 0., false, params(1., 0)),
         // The scale is 0, and 0 / 0 the maximum code.
         (0., 1e-45, false, params(0., 255)),
-    ];
-    for (min, max, reduce_range, expected) in onnxruntime {
+    ] {
         let got = onnxruntime_activation(min, max, reduce_range);
         assert_eq!(got, expected, "[{min:e}, {max:e}] {reduce_range}");
     }
@@ -159,7 +150,7 @@ fn activations_of_rows_and_of_onnxruntime_are_affine() {
 
 #[test]
 fn per_row_keeps_zero_exact_and_ends_in_range() {
-    let ranges = [
+    for (min, max) in [
         (0., 0.),
         (-1., 1.),
         (0., 1e-40),
@@ -169,8 +160,7 @@ fn per_row_keeps_zero_exact_and_ends_in_range() {
         (0.001, 0.002),
         (-7., -3.),
         (-0.1, 25.4),
-    ];
-    for (min, max) in ranges {
+    ] {
         for reduce_range in [false, true] {
             let q = per_row_activation(min, max, reduce_range);
             let top = if reduce_range { 127 } else { 255 };

@@ -4,10 +4,9 @@ use std::fmt;
 
 use serde::Serialize;
 
-use super::found_tensor::keeps_more;
 use super::hidden::BUILDER_ADVICE;
 use super::owners::Owners;
-use super::survey::Survey;
+use super::survey::{Survey, keeps_more};
 use super::text::{human_bytes, shown, some};
 use crate::error::{Error, Fault, Result};
 use crate::module::WeightDType;
@@ -74,8 +73,7 @@ impl fmt::Display for FloatTensor {
 /// together, else none.
 pub(super) fn named(survey: &Survey, owners: &Owners) -> Vec<FloatTensor> {
     let layers = survey.layers.len();
-    let tensors = survey.tensors.iter().enumerate();
-    let tensors = tensors.map(|(index, found)| FloatTensor {
+    let tensors = survey.tensors.iter().enumerate().map(|(index, found)| FloatTensor {
         path: found.path.clone(),
         shape: found.info.shape.clone(),
         dtype: found.info.dtype,
@@ -119,8 +117,7 @@ pub(crate) fn checked(
 
 /// The float tensors of a model in which nothing is quantized, and advice.
 pub(super) fn of_float(survey: &Survey) -> Option<String> {
-    let named = named(survey, &Owners::before(survey, |_| false));
-    listed(&named.iter().collect::<Vec<_>>())
+    listed(&named(survey, &Owners::before(survey, |_| false)).iter().collect::<Vec<_>>())
 }
 
 fn listed(tensors: &[&FloatTensor]) -> Option<String> {

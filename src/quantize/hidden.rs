@@ -171,14 +171,11 @@ fn reason(type_name: &str) -> Option<HiddenReason> {
             "&" | "*" => borrowed = true,
             "dyn" => {
                 let held = tokens.find(|token| token.contains("::")).unwrap_or_default();
-                let held = format!("dyn {held}");
-                return Some(HiddenReason::Dynamic { held });
+                return Some(HiddenReason::Dynamic { held: format!("dyn {held}") });
             }
             "fn" | BUILDER => drop(take_type(&mut tokens)),
             path => {
-                let Some((krate, _)) = path.split_once("::") else {
-                    continue;
-                };
+                let Some((krate, _)) = path.split_once("::") else { continue };
                 let name = path.rsplit("::").next().unwrap_or_default();
                 shared |= matches!(name, "Arc" | "Rc");
                 borrowed |= name == "Weak" || shared && matches!(name, "Mutex" | "RwLock");
@@ -287,9 +284,7 @@ fn container_advice(type_name: &str) -> Option<String> {
         if token == "fn" {
             take_type(&mut tokens);
         }
-        let Some((krate, _)) = token.split_once("::") else {
-            continue;
-        };
+        let Some((krate, _)) = token.split_once("::") else { continue };
         let name = token.rsplit("::").next().unwrap_or_default();
         let generic = tokens.as_slice().first() == Some(&"<");
         if !generic || !WITHOUT_LAYERS.contains(&krate) {
@@ -364,7 +359,7 @@ mod tests {
 
     #[test]
     fn types_that_hold_no_layers_have_none() {
-        let none = [
+        for name in [
             "alloc::sync::Arc<str>",
             "core::option::Option<tracing::span::Span>",
             "std::collections::hash::map::HashMap<m::Kind<(m::A, m::B)>, usize>",
@@ -380,8 +375,7 @@ mod tests {
             "hashbrown::map::HashMap<alloc::string::String, usize, ahash::RandomState>",
             "lock_api::mutex::Mutex<parking_lot::raw_mutex::RawMutex, usize>",
             "(candle_nn::var_builder::VarBuilderArgs<alloc::boxed::Box<dyn candle_nn::var_builder::SimpleBackend>>, usize)",
-        ];
-        for name in none {
+        ] {
             assert_eq!(reason(name), None, "{name}");
         }
     }
@@ -491,8 +485,7 @@ mod tests {
         ";
         let field = |type_name: &str| OpaqueField::new("a.b", type_name, false);
         for [type_name, advice] in pairs(cases) {
-            let got = field(type_name).to_string();
-            assert_eq!(got, format!("a.b is a {type_name}; {advice}"));
+            assert_eq!(field(type_name).to_string(), format!("a.b is a {type_name}; {advice}"));
         }
         assert_eq!(field("usize").advice, None);
     }

@@ -1,7 +1,6 @@
 //! `quantize_dynamic`: survey the whole model, check everything, then swap.
 
 pub(crate) mod float_tensors;
-mod found_tensor;
 mod hidden;
 mod outcome;
 mod owners;

@@ -45,8 +45,7 @@ pub struct Skipped {
 
 impl Skipped {
     pub(crate) fn new(path: String, reason: impl Into<String>) -> Self {
-        let reason = reason.into();
-        Self { path, reason }
+        Self { path, reason: reason.into() }
     }
 }
 

@@ -64,8 +64,7 @@ impl Owners {
                     Some(id) => {
                         let first = *firsts.entry(id.memory()).or_insert(place);
                         let holders: &mut Vec<_> = memories.entry(first).or_default();
-                        let rank = (held.swapped, held.holder, place);
-                        holders.push((rank, id, info.bytes));
+                        holders.push(((held.swapped, held.holder, place), id, info.bytes));
                     }
                     None => {
                         let (bytes, owner) = (info.bytes, place);
@@ -84,8 +83,7 @@ impl Owners {
     /// The owners of a model's weights and float tensors before quantization: the layers, some of
     /// which will be swapped, then the tensors.
     pub fn before(survey: &Survey, is_swapped: impl Fn(usize) -> bool) -> Self {
-        let layers = survey.layers.iter().enumerate();
-        let layers = layers.map(|(index, found)| HeldWeights {
+        let layers = survey.layers.iter().enumerate().map(|(index, found)| HeldWeights {
             swapped: is_swapped(index),
             holder: Holder::new(&found.kind),
             weights: found.weights.clone(),
@@ -100,8 +98,7 @@ impl Owners {
 
     /// The bytes that the layer counts.
     pub fn bytes(&self, layer: usize) -> usize {
-        let counts = self.counts.range((layer, 0)..(layer + 1, 0));
-        counts.map(|(_, count)| count.bytes).sum()
+        self.counts.range((layer, 0)..(layer + 1, 0)).map(|(_, count)| count.bytes).sum()
     }
 
     /// The sum of a count of elements over the weights that the layer counts.
@@ -114,8 +111,7 @@ impl Owners {
 
     /// The layer that counts a weight of this one, if it is another.
     pub fn other(&self, layer: usize) -> Option<usize> {
-        let weights = 0..self.layers[layer].len();
-        let mut owners = weights.map(|weight| self.owner((layer, weight)).0);
+        let mut owners = (0..self.layers[layer].len()).map(|weight| self.owner((layer, weight)).0);
         owners.find(|owner| *owner != layer)
     }
 
@@ -130,9 +126,7 @@ type Rank = (bool, Holder, Place);
 /// Divides one memory among the weights that hold parts of it: each counts its part while any is
 /// left, a part counted before counts nothing, and the first weight counts the remainder.
 fn share_out(holders: &[(Rank, &WeightId, usize)], counts: &mut BTreeMap<Place, Count>) {
-    let [((first_swapped, _, first), id, _), ..] = holders else {
-        return;
-    };
+    let [((first_swapped, _, first), id, _), ..] = holders else { return };
     let mut rest = id.memory_bytes();
     let mut counted: HashMap<&WeightId, Place> = HashMap::new();
     for ((swapped, _, place), id, size) in holders {

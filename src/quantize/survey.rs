@@ -2,13 +2,15 @@
 
 use std::collections::HashMap;
 
-use super::found_tensor::is_matrix;
+use candle_core::DType;
+
 use super::hidden::OpaqueField;
 use super::outcome::LeftReason;
 use crate::error::{Error, Fault, Result};
 use crate::kernels::Precision;
 use crate::module::{
-    FoundTensor, Layer, LayerKind, Quantizable, TensorField, Visitor, Walk, WeightId, WeightInfo,
+    FoundTensor, Layer, LayerKind, Quantizable, TensorField, Visitor, Walk, WeightDType, WeightId,
+    WeightInfo,
 };
 use crate::qconfig::{Arithmetic, QConfig};
 
@@ -54,8 +56,7 @@ impl FoundLayer {
         {
             return None;
         }
-        let weight = self.weights.first()?;
-        LeftReason::of_convolution(weight.convolution?)
+        LeftReason::of_convolution(self.weights.first()?.convolution?)
     }
 
     /// Elements of its weights.
@@ -80,16 +81,14 @@ impl Survey {
         let mut survey = Self::default();
         let aside = Walk::over_with_aside(model, &mut survey)?;
         survey.strict_builders = aside.strict_builders;
-        let matrices = aside.matrices.into_iter();
-        let matrices = matrices.filter(|found| is_matrix(&found.info.shape));
+        let matrices = aside.matrices.into_iter().filter(|found| is_matrix(&found.info.shape));
         survey.tensors.extend(matrices);
         let mut seen = HashMap::new();
         for (index, layer) in survey.layers.iter().enumerate() {
             for path in layer.paths() {
                 // A layer may be visited twice at one path, if shared pointers are flattened.
                 if *seen.entry(path).or_insert(index) != index {
-                    let path = path.clone();
-                    return Err(Error::from(Fault::DuplicatePath { path }));
+                    return Err(Error::from(Fault::DuplicatePath { path: path.clone() }));
                 }
             }
         }
@@ -112,8 +111,7 @@ impl Survey {
 
     /// The opaque fields that may hold layers.
     pub fn hidden(&self) -> Vec<OpaqueField> {
-        let hidden = self.opaque.iter().filter(|field| field.advice.is_some());
-        hidden.cloned().collect()
+        self.opaque.iter().filter(|field| field.advice.is_some()).cloned().collect()
     }
 }
 
@@ -159,4 +157,30 @@ fn rebase(path: &str, from: &str, to: &str) -> Option<String> {
         ("", below) => below.to_owned(),
         (to, below) => format!("{to}.{below}"),
     })
+}
+
+/// Whether a tensor of `bytes` keeps a memory alive that is at least twice as large.
+pub fn keeps_more(bytes: usize, memory: usize) -> bool {
+    memory > 0 && memory >= 2 * bytes
+}
+
+impl FoundTensor {
+    /// The tensor, if it is a float one that reaches along two or more dimensions, or a view of
+    /// more: norms and biases are vectors, and indexes and masks are integers.
+    pub fn new(path: &str, field: TensorField<'_>) -> Option<Self> {
+        let TensorField { tensor, held_by, strict } = field;
+        let info = WeightInfo::of_float("", tensor);
+        if info.dtype == WeightDType::Other && tensor.dtype() != DType::F8E4M3 {
+            return None;
+        }
+        let memory = info.id.as_ref().and_then(WeightId::memory_bytes);
+        let is_view = memory.is_some_and(|all| keeps_more(info.bytes, all));
+        let is_held = is_matrix(&info.shape) && info.bytes > 0 || is_view;
+        is_held.then(|| Self { path: path.to_owned(), held_by, strict, info })
+    }
+}
+
+/// Whether a shape reaches along two or more dimensions.
+pub fn is_matrix(shape: &[usize]) -> bool {
+    shape.iter().filter(|size| **size > 1).count() >= 2
 }

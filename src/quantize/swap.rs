@@ -35,9 +35,7 @@ impl QuantizedLayers {
     pub fn settle(&mut self, survey: &Survey, decisions: &mut [Decision]) -> Result<()> {
         let mut first = None;
         for (layer, decision) in survey.layers.iter().zip(&mut *decisions) {
-            let Some(error) = self.refused.remove(&layer.path) else {
-                continue;
-            };
+            let Some(error) = self.refused.remove(&layer.path) else { continue };
             if let Some(reason) = LeftReason::of_limit(&error) {
                 *decision = Decision::Leave(reason);
             }
@@ -103,9 +101,7 @@ struct Quantize<'a, 'r> {
 
 impl Visitor for Quantize<'_, '_> {
     fn layer(&mut self, path: &str, layer: &dyn Layer) -> Result<()> {
-        let Some(&(qconfig, refusal)) = self.qconfigs.get(path) else {
-            return Ok(());
-        };
+        let Some(&(qconfig, refusal)) = self.qconfigs.get(path) else { return Ok(()) };
         let embedding = layer.kind() == LayerKind::Embedding;
         if embedding != self.embeddings || self.reporter.is_cancelled() {
             return Ok(());
@@ -114,8 +110,7 @@ impl Visitor for Quantize<'_, '_> {
         trace::quantize_layer!(path, layer, weights, qconfig);
         let lent = weights.iter().find_map(|w| self.lent.get(w.id.as_ref()?));
         let sharing = lent.and_then(|(lender, weight)| {
-            let quantized = layer.quantize_sharing_boxed(qconfig, weight)?;
-            Some((lender.clone(), quantized))
+            Some((lender.clone(), layer.quantize_sharing_boxed(qconfig, weight)?))
         });
         let prepared = self.prepared.remove(path);
         let quantized = match sharing {
@@ -214,11 +209,8 @@ pub(crate) fn install<M: Quantizable + ?Sized>(
 
     impl VisitorMut for Install {
         fn layer(&mut self, path: &str, layer: &mut dyn Layer) -> Result<bool> {
-            let Some(replacement) = self.waiting.remove(path) else {
-                return Ok(false);
-            };
-            let replaced = layer.install(replacement)?;
-            self.replaced.insert(path.to_owned(), replaced);
+            let Some(replacement) = self.waiting.remove(path) else { return Ok(false) };
+            self.replaced.insert(path.to_owned(), layer.install(replacement)?);
             Ok(true)
         }
     }

@@ -24,8 +24,7 @@ impl<C> Coded<C> {
         let count = |what, expected: usize, got: usize| {
             if expected == got { Ok(()) } else { Err(Error::argument(what, expected, got)) }
         };
-        let elements = sizes::weight("codes", [rows, k])?;
-        count("number of codes", elements, self.codes.len())?;
+        count("number of codes", sizes::weight("codes", [rows, k])?, self.codes.len())?;
         let scales = if self.qscheme.is_per_channel() { rows } else { rows.min(1) };
         count("number of scales", scales, self.scales.len())?;
         count("number of zero points", scales, self.zero_points.len())?;
@@ -64,8 +63,7 @@ pub(crate) fn less_offset(dtype: QDType, codes: &[i32]) -> Result<Vec<i8>> {
 pub(crate) fn check_halves(shape: [usize; 2], halves: &Halves) -> Result<()> {
     let elements = sizes::weight("halves", shape)?;
     if halves.len() != elements {
-        let got = halves.len();
-        return Err(Error::argument("number of elements", elements, got));
+        return Err(Error::argument("number of elements", elements, halves.len()));
     }
     match halves.non_finite() {
         None => Ok(()),
@@ -81,8 +79,7 @@ pub(crate) fn check_sums(codes: &[i8], k: usize, zero_points: &[i32]) -> Result<
     for (channel, zero_point) in zero_points.iter().enumerate() {
         // Few inputs need no look at the codes.
         let furthest = zero_point.abs_diff(-128).max(zero_point.abs_diff(127));
-        let most = (k as u64).saturating_mul(255 * u64::from(furthest));
-        if most <= i32::MAX as u64 {
+        if (k as u64).saturating_mul(255 * u64::from(furthest)) <= i32::MAX as u64 {
             continue;
         }
         let codes = codes[channel * k..][..k].iter();
@@ -93,4 +90,33 @@ pub(crate) fn check_sums(codes: &[i8], k: usize, zero_points: &[i32]) -> Result<
         }
     }
     Ok(())
+}
+
+/// The codes of a quantized weight or table, of which each stands for
+/// `scale * (code - zero_point)`.
+///
+/// ```
+/// use candle_core::{Device, Tensor};
+/// use candle_dynquant::{nn::Projection, observer::ZeroPoints, QConfig};
+///
+/// let weight = Tensor::new(&[[0.5f32, -1.0], [0.02, 0.01]], &Device::Cpu)?;
+/// let int8 = Projection::new(weight, None).quantize(&QConfig::int8())?;
+/// let codes = int8.codes().expect("int8");
+/// assert_eq!(codes.codes, [64, -127, 127, 64]);
+/// assert_eq!(codes.scales.len(), 2); // one per output channel
+/// assert_eq!(codes.zero_points, ZeroPoints::Int(vec![0, 0]));
+/// # Ok::<(), candle_dynquant::Error>(())
+/// ```
+#[derive(Clone, Debug, PartialEq)]
+#[non_exhaustive]
+pub struct WeightCodes {
+    /// Output channels and inputs; of a table, rows and their length.
+    pub shape: [usize; 2],
+    /// The codes in row order.
+    pub codes: Vec<i32>,
+    /// The scale of the weight, of each channel or of each group of inputs, channel by channel.
+    pub scales: Vec<f32>,
+    /// A zero point for each scale; none for groups that have a minimum in place of it, as GGUF's
+    /// Q4_1.
+    pub zero_points: ZeroPoints,
 }

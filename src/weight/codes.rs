@@ -84,8 +84,7 @@ impl Parameters {
                 Choice::Observed(qparams)
             }
         };
-        let dtype = config.dtype;
-        Ok(Self { dtype, choice })
+        Ok(Self { dtype: config.dtype, choice })
     }
 
     /// How the values of each of these channels become i8.
@@ -98,11 +97,9 @@ impl Parameters {
         match &self.choice {
             Choice::Observed(qparams) => Ok(range.map(|i| stored(qparams.coding(i))).collect()),
             Choice::Ranges(formula) => {
-                let extents = channels.extents()?;
-                let ranges: Vec<_> = extents.iter().map(Extent::range).collect();
+                let ranges: Vec<_> = channels.extents()?.iter().map(Extent::range).collect();
                 let qparams = formula(&ranges)?;
-                let codings = (0..range.len()).map(|i| stored(qparams.coding(i)));
-                Ok(codings.collect())
+                Ok((0..range.len()).map(|i| stored(qparams.coding(i))).collect())
             }
         }
     }
@@ -112,8 +109,7 @@ fn check_axis(channels: &str, config: &ObserverConfig) -> Result<()> {
     match config.ch_axis {
         0 | -2 => Ok(()),
         axis => {
-            let expected = format!("ch_axis 0, of the {channels}");
-            Err(unsupported(expected, format!("ch_axis {axis}")))
+            Err(unsupported(format!("ch_axis 0, of the {channels}"), format!("ch_axis {axis}")))
         }
     }
 }

@@ -218,9 +218,8 @@ impl TryFrom<Written> for Format {
             numbers.map(|numbers| Self { numbers, activations, saturated: written.saturated });
         let is_consistent = |format: &Self| {
             let multiplied = format.numbers.multiplied(format.dynamic().unwrap_or_default());
-            let codes = format.codes();
             let is_table =
-                codes.is_some_and(|c| c.qscheme == QScheme::PerChannelAffineFloatQParams);
+                format.codes().is_some_and(|c| c.qscheme == QScheme::PerChannelAffineFloatQParams);
             // Halves alone have more to say of.
             (format.half().is_some() || !written.bfloat16 && written.saturated == 0)
                 && (activations.is_none() || activations == multiplied.activations && !is_table)

@@ -131,8 +131,7 @@ fn factors(numbers: [&[f32]; 2]) -> [f32; 2] {
     let has_room = scale >= 2f32.powi(-10) || scale < f32::MIN_POSITIVE;
     let by_scale = if has_room { 1. } else { power(scale) };
     // Times 2^-24, the least float16, it is an f32.
-    let least = (power(scale.max(minimum)) / 2f32.powi(14)).max(2f32.powi(-125));
-    let by = by_scale.max(least);
+    let by = by_scale.max((power(scale.max(minimum)) / 2f32.powi(14)).max(2f32.powi(-125)));
     [by, kernels::factor_of_scales(all().map(|x| round(x, by)))]
 }
 

@@ -40,8 +40,8 @@ mod qtable;
 mod qweight;
 mod read;
 mod stored;
-mod weight_codes;
 
+pub use coded::WeightCodes;
 pub(crate) use coded::{Coded, check_sums};
 pub(crate) use format::{
     ATTENTION, Codes, EQUALIZED, FORMAT, Format, G_IDX, MINIMUM, Numbers, PACKED, RESIDUAL, SCALE,
@@ -54,4 +54,3 @@ pub use qweight::QWeight;
 pub(crate) use read::{QuantizedEntry, equalized, find};
 pub use stored::StoredWeight;
 pub(crate) use stored::{Quantized, StoredValue, Zeros};
-pub use weight_codes::WeightCodes;

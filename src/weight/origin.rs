@@ -142,8 +142,7 @@ pub(crate) fn record(
 fn loaded_from(tensor: &Tensor) -> Option<LoadedFrom> {
     let (storage, _) = tensor.storage_and_layout();
     let origins = TENSOR_ORIGINS.lock().unwrap_or_else(PoisonError::into_inner);
-    let by_memory = origins.by_memory.as_ref()?;
-    by_memory.get(&MemoryId::new(&*storage)).cloned()
+    origins.by_memory.as_ref()?.get(&MemoryId::new(&*storage)).cloned()
 }
 
 /// The tensor of a checkpoint that `answer` is, unchanged since a backend handed it out.
@@ -184,8 +183,7 @@ fn places(shape: [usize; 2], along: usize) -> ([usize; 2], impl Iterator<Item = 
     count[along] = shape[along].min(PLACES);
     let first = move |place, axis: usize| (shape[axis] - count[axis]) * place / (PLACES - 1);
     let all = if shape.contains(&0) { 0 } else { PLACES };
-    let places = (0..all).map(move |place| [0, 1].map(|axis| first(place, axis)));
-    (count, places)
+    (count, (0..all).map(move |place| [0, 1].map(|axis| first(place, axis))))
 }
 
 /// Whether a matrix has the elements that the checkpoint has there, by those at [`places`].
@@ -245,9 +243,7 @@ pub(crate) fn equals(matrix: &Tensor, name: &str, part: Part, source: &dyn Sourc
     for first in (0..n).step_by(rows.max(1)) {
         let count = rows.max(1).min(n - first);
         let block = Part { shape: [count, k], offset: part.offset + first * down, ..part };
-        let Some(end) = block.end() else {
-            return Ok(false);
-        };
+        let Some(end) = block.end() else { return Ok(false) };
         let values = source.elements(name, block.offset..end)?;
         if !equals_block(&matrix.narrow(0, first, count)?, block, values)? {
             return Ok(false);
@@ -272,8 +268,7 @@ impl LoadedFrom {
 
     /// The origin of the weight of that shape that it describes.
     pub fn whole(self, shape: &[usize]) -> Origin {
-        let dims = shape.into();
-        Self { dims, ..self }.origin(Part::whole(shape))
+        Self { dims: shape.into(), ..self }.origin(Part::whole(shape))
     }
 
     /// Whether a matrix is the whole tensor as it was handed out, by the sample of both.
@@ -285,8 +280,7 @@ impl LoadedFrom {
     fn origin(self, part: Part) -> Origin {
         let sample = if self.sample.is_empty() {
             let source = self.source.upgrade();
-            let read = source.and_then(|source| source.sample(&self.name).ok());
-            read.unwrap_or_default().into()
+            source.and_then(|source| source.sample(&self.name).ok()).unwrap_or_default().into()
         } else {
             self.sample
         };
@@ -309,9 +303,7 @@ impl Part {
     }
 
     fn from_layout(layout: &Layout) -> Option<Self> {
-        let (&[n, k], &[down, across]) = (layout.dims(), layout.stride()) else {
-            return None;
-        };
+        let (&[n, k], &[down, across]) = (layout.dims(), layout.stride()) else { return None };
         let stride = |size, stride| if size > 1 { stride } else { 0 };
         (n * k > 0).then(|| Self {
             shape: [n, k],
@@ -345,9 +337,7 @@ impl Part {
 impl Origin {
     /// The weight to be multiplied, if the checkpoint has it quantized.
     pub fn weight(&self) -> Result<Option<Parts>> {
-        let Some(source) = self.source.upgrade() else {
-            return Ok(None);
-        };
+        let Some(source) = self.source.upgrade() else { return Ok(None) };
         match source.view(&self.name, &self.part) {
             Some(view) => source.quantized(&view, &Part::rows(0, self.part.shape)),
             None => source.quantized(&self.name, &self.part),
@@ -356,10 +346,7 @@ impl Origin {
 
     /// The table, if the checkpoint has it quantized.
     pub fn table(&self) -> Result<Option<Parts>> {
-        match self.source.upgrade() {
-            Some(source) => source.quantized(&self.name, &self.part),
-            None => Ok(None),
-        }
+        self.source.upgrade().map_or(Ok(None), |source| source.quantized(&self.name, &self.part))
     }
 
     /// The weight, which is a whole tensor.
@@ -398,9 +385,7 @@ impl Origin {
 
     /// Whether the part is the whole tensor.
     pub fn is_whole(&self) -> bool {
-        let [rows @ .., k] = &*self.dims else {
-            return false;
-        };
+        let [rows @ .., k] = &*self.dims else { return false };
         self.part == Part::rows(0, [rows.iter().product(), *k])
     }
 

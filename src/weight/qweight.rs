@@ -1,23 +1,26 @@
 //! A quantized weight: codes or halves, and the packed form that is multiplied.
 
-pub(crate) mod from_codes;
-
 use std::sync::OnceLock;
 
 use candle_core::{DType, Tensor};
 use half::{bf16, f16};
 
-use crate::error::{Error, Result};
+use crate::error::{Error, Fault, Result};
 use crate::halves::{HalfType, Halves};
-use crate::kernels::{self, Element, InputFactor, Isa, OutOfRange, Packed, PanelValues};
+use crate::kernels::reference::{InBlocks, Int8};
+use crate::kernels::{
+    self, BlockScale, Element, InputFactor, Isa, OutOfRange, Packed, PanelValues,
+};
 use crate::observer::ZeroPoints;
 use crate::qconfig::{DynamicConfig, GroupConfig, GroupScheme, QConfig};
 use crate::qparams::{QDType, QScheme};
 use crate::sizes;
 use crate::tensor::{Elements, as_f32, from_f32_vec, to_f32_vec};
+use crate::weight::coded::{
+    Coded, WeightCodes, check_codes, check_halves, check_sums, less_offset,
+};
 use crate::weight::codes::Parameters;
-use crate::weight::format::{Codes, Format};
-use crate::weight::weight_codes::WeightCodes;
+use crate::weight::format::{Codes, Format, Numbers};
 
 /// A weight `[out_features, in_features]` as int8 codes with their scales and zero points, as
 /// integers in groups of inputs, or as float16 or bfloat16.
@@ -85,8 +88,7 @@ impl QWeight {
             QConfig::Int8 { weight: observer, activation } => {
                 let parameters = Parameters::choose(isa, &weight, observer)?;
                 let codings = |channels: &PanelValues<'_>| parameters.codings(channels);
-                let products = (*activation).into();
-                kernels::pack_int8(isa, k, gates, values, bias, products, codings)?
+                kernels::pack_int8(isa, k, gates, values, bias, (*activation).into(), codings)?
             }
             QConfig::Half(half) => {
                 let packed;
@@ -111,9 +113,8 @@ impl QWeight {
     }
 
     fn new(packed: Packed, format: Format, out_of_range: OutOfRange) -> Self {
-        let per_row = format.groups().is_some_and(|groups| groups.per_row);
         Self {
-            packed: packed.scaled_per_row(per_row),
+            packed: packed.scaled_per_row(format.groups().is_some_and(|groups| groups.per_row)),
             format: Format { saturated: out_of_range.saturated, ..format },
             underflowed: out_of_range.underflowed,
             dequantized: OnceLock::new(),
@@ -147,11 +148,8 @@ impl QWeight {
             let code = |code| i32::from(code) - format.middle();
             return codes.into_iter().map(code).collect();
         }
-        let Some(dtype) = self.dtype() else {
-            return Vec::new();
-        };
-        let codes = self.packed.codes().into_iter();
-        codes.map(|code| i32::from(code) + dtype.offset()).collect()
+        let Some(dtype) = self.dtype() else { return Vec::new() };
+        self.packed.codes().into_iter().map(|code| i32::from(code) + dtype.offset()).collect()
     }
 
     /// The codes with their scales and zero points; `None` of float16 and bfloat16.
@@ -215,14 +213,11 @@ impl QWeight {
 
     /// The zero points of groups, among the codes that [`codes`](Self::codes) gives.
     fn group_zero_points(&self) -> Vec<i32> {
-        let Some(grouped) = self.grouped() else {
-            return Vec::new();
-        };
+        let Some(grouped) = self.grouped() else { return Vec::new() };
         if grouped.groups.scheme == GroupScheme::Symmetric {
             return vec![0; grouped.scales.len()];
         }
-        let zero_points = grouped.zero_points.into_iter();
-        zero_points.map(|zero| i32::from(zero) + 8).collect()
+        grouped.zero_points.into_iter().map(|zero| i32::from(zero) + 8).collect()
     }
 
     /// How many scales there are.
@@ -270,8 +265,7 @@ impl QWeight {
     pub(crate) fn dequantized(&self) -> &Tensor {
         self.dequantized.get_or_init(|| {
             // A tensor of the right length on the CPU cannot fail to be made.
-            let weight = self.dequantize();
-            weight.unwrap_or_else(|error| unreachable!("dequantize: {error}"))
+            self.dequantize().unwrap_or_else(|error| unreachable!("dequantize: {error}"))
         })
     }
 
@@ -294,8 +288,7 @@ fn check_shape(op: &'static str, gates: usize, shape: [usize; 2]) -> Result<[usi
     if gates > 0 && shape[0].is_multiple_of(gates) {
         Ok(shape)
     } else {
-        let expected = format!("[out_features, in_features] of {gates} gates");
-        Err(Error::shape(op, expected, &shape))
+        Err(Error::shape(op, format!("[out_features, in_features] of {gates} gates"), &shape))
     }
 }
 
@@ -309,6 +302,141 @@ fn finite_bias(op: &'static str, bias: Option<&Tensor>, n: usize) -> Result<Vec<
     let bias = to_f32_vec(bias, op)?;
     Error::check_finite("bias", &bias)?;
     Ok(bias)
+}
+
+impl QWeight {
+    /// A weight of codes `[out_features, in_features]` in row order, as
+    /// [`codes`](Self::codes), [`scales`](Self::scales) and [`zero_points`](Self::zero_points)
+    /// give them; `bias`, `[out_features]`, stays f32. Activations become u8, a scale per row.
+    ///
+    /// ```
+    /// use candle_dynquant::{QDType, QScheme, QWeight};
+    ///
+    /// let (codes, scales) = ([64, -128, 127, 64], [0.5, 0.25]);
+    /// let qscheme = QScheme::PerChannelSymmetric;
+    /// let weight = QWeight::from_codes([2, 2], &codes, &scales, &[0, 0], None, QDType::QInt8, qscheme)?;
+    /// assert_eq!(weight.dequantize()?.to_vec2::<f32>()?, [[32., -64.], [31.75, 16.]]);
+    /// # Ok::<(), candle_dynquant::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    /// When the shape has another number of codes, when there is not one scale for a tensor or one
+    /// for each channel, with its zero point; when a code or zero point is none of `dtype`, a scale
+    /// is not finite and positive, the zero points are float, the bias has another shape or holds a
+    /// NaN or an infinity, a channel could overflow its accumulator, or `DYNQUANT_ISA` is wrong.
+    pub fn from_codes(
+        shape: [usize; 2],
+        codes: &[i32],
+        scales: &[f32],
+        zero_points: &[i32],
+        bias: Option<&Tensor>,
+        dtype: QDType,
+        qscheme: QScheme,
+    ) -> Result<Self> {
+        check_codes("zero point", dtype, zero_points)?;
+        let raw = Coded {
+            dtype,
+            qscheme,
+            codes: less_offset(dtype, codes)?,
+            scales: scales.to_vec(),
+            zero_points: ZeroPoints::Int(zero_points.to_vec()),
+        };
+        Self::of_codes(1, shape, raw, DynamicConfig::default(), bias)
+    }
+
+    /// [`from_codes`](Self::from_codes) of a weight whose output channels are `gates` gates, with
+    /// codes less the offset of the dtype.
+    pub(crate) fn of_codes(
+        gates: usize,
+        shape: [usize; 2],
+        raw: Coded<i8>,
+        activation: DynamicConfig,
+        bias: Option<&Tensor>,
+    ) -> Result<Self> {
+        let isa = kernels::active()?;
+        let [n, k] = check_shape("weight", gates, shape)?;
+        let is_float = raw.qscheme == QScheme::PerChannelAffineFloatQParams;
+        let (ZeroPoints::Int(zeros), false) = (&raw.zero_points, is_float) else {
+            let expected = "integer zero points, for a weight that is multiplied";
+            return Err(Error::qconfig(expected, raw.qscheme));
+        };
+        raw.check(shape)?;
+        let bias = finite_bias("bias", bias, n)?;
+        // The number of each channel's scale: a single scale is shared by all.
+        let index = |channel| if raw.scales.len() == 1 { 0 } else { channel };
+        let channels = || (0..n).map(index);
+        let scales: Vec<_> = channels().map(|i| raw.scales[i]).collect();
+        let zero_points: Vec<_> = channels().map(|i| zeros[i] - raw.dtype.offset()).collect();
+        check_sums(&raw.codes, k, &zero_points)?;
+        let int8 = Int8 { codes: &raw.codes, scales: &scales, zero_points: &zero_points };
+        let packed = kernels::pack_codes(isa, k, gates, int8, &bias, activation.into());
+        let format = Numbers::Codes((&raw).into()).multiplied(activation);
+        Ok(Self::new(packed, format, OutOfRange::default()))
+    }
+
+    /// This weight with another bias, `[out_features]`.
+    pub(crate) fn with_bias(&self, bias: &Tensor) -> Result<Self> {
+        let bias = finite_bias("bias", Some(bias), self.packed.n())?;
+        let out_of_range =
+            OutOfRange { saturated: self.format.saturated, underflowed: self.underflowed };
+        Ok(Self::new(self.packed.with_bias(&bias), self.format, out_of_range))
+    }
+
+    /// This weight, of int8, with other scales of any sign, one a channel, and another bias. Its
+    /// qscheme stays the one of the scales that it was made with.
+    pub(crate) fn with_scales(
+        &self,
+        gates: usize,
+        scales: &[f32],
+        bias: Option<&Tensor>,
+    ) -> Result<Self> {
+        let [n, k] = self.shape();
+        if let Some(index) = scales.iter().position(|scale| !scale.is_finite()) {
+            let (index, value) = (vec![index], scales[index]);
+            return Err(Error::from(Fault::NonFiniteWeight { index, value }));
+        }
+        let zero_points: Vec<_> = (0..n).map(|i| self.packed.zero_point(i)).collect();
+        let int8 = Int8 { codes: &self.packed.codes(), scales, zero_points: &zero_points };
+        let activation = self.format.dynamic().unwrap_or_default().into();
+        let (isa, bias) = (kernels::active()?, finite_bias("bias", bias, n)?);
+        let packed = kernels::pack_codes(isa, k, gates, int8, &bias, activation);
+        Ok(Self::new(packed, self.format, OutOfRange::default()))
+    }
+
+    /// A weight in groups, its codes in row order, with the scale of each block and the factor of
+    /// each channel.
+    pub(crate) fn of_groups(
+        gates: usize,
+        shape: [usize; 2],
+        groups: GroupConfig,
+        codes: &[u8],
+        (scales, factors): (&[BlockScale], &[f32]),
+        bias: Option<&Tensor>,
+    ) -> Result<Self> {
+        let isa = kernels::active()?;
+        let [n, k] = check_shape("weight", gates, shape)?;
+        let bias = finite_bias("bias", bias, n)?;
+        let rhs = InBlocks { format: groups.blocks()?, codes, scales, factors };
+        let packed = kernels::pack_block_codes(isa, k, gates, rhs, &bias);
+        let format = Numbers::Groups(groups).multiplied(DynamicConfig::default());
+        Ok(Self::new(packed, format, OutOfRange::default()))
+    }
+
+    /// A weight of halves in row order, some of which were out of range when they were made.
+    pub(crate) fn of_halves(
+        gates: usize,
+        shape: [usize; 2],
+        halves: &Halves,
+        out_of_range: OutOfRange,
+        bias: Option<&Tensor>,
+    ) -> Result<Self> {
+        let isa = kernels::active()?;
+        let [n, k] = check_shape("weight", gates, shape)?;
+        check_halves(shape, halves)?;
+        let packed = halves.pack(isa, [k, gates], &finite_bias("bias", bias, n)?);
+        let format = Numbers::Half(halves.half_type()).multiplied(DynamicConfig::default());
+        Ok(Self::new(packed, format, out_of_range))
+    }
 }
 
 #[cfg(test)]
@@ -347,8 +475,7 @@ mod tests {
     }
 
     fn int8(weight: ObserverConfig) -> QConfig {
-        let activation = DynamicConfig::new(Granularity::PerRow, false);
-        QConfig::Int8 { weight, activation }
+        QConfig::Int8 { weight, activation: DynamicConfig::new(Granularity::PerRow, false) }
     }
 
     #[test]

@@ -25,8 +25,7 @@ pub(crate) fn find(vb: &VarBuilder<'_>, name: &str) -> Option<QuantizedEntry> {
         return None;
     }
     // A backend may claim to have every tensor, as candle's backend of zeros does.
-    let answer = vb.get_unchecked_dtype(&description, DType::U8).ok()?;
-    let loaded = origin::loaded_whole(&answer)?;
+    let loaded = origin::loaded_whole(&vb.get_unchecked_dtype(&description, DType::U8).ok()?)?;
     Some(QuantizedEntry {
         format: loaded.format()?,
         loaded,

@@ -189,8 +189,7 @@ impl Quantized {
         };
         let mut zero_points = self.for_each_row(zero_points);
         zero_points.iter_mut().for_each(|zero| *zero -= offset);
-        let symmetric = qscheme.is_none_or(QScheme::is_symmetric);
-        if symmetric && zero_points.iter().all(|zero| *zero == 0) {
+        if qscheme.is_none_or(QScheme::is_symmetric) && zero_points.iter().all(|zero| *zero == 0) {
             Zeros::None
         } else {
             Zeros::Int(zero_points)

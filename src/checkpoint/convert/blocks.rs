@@ -120,8 +120,7 @@ pub fn quantized_blocks(
         let block = block(values, &rows, shape[1])?;
         let quantized = match config {
             QConfig::Groups(_) => {
-                let weight = QWeight::from_float(&block, None, config)?;
-                Quantized::matrix(Arc::new(weight), true)
+                Quantized::matrix(Arc::new(QWeight::from_float(&block, None, config)?), true)
             }
             _ => {
                 let table = QTable::from_observed(&block, config, observed.as_ref())?;
@@ -149,9 +148,7 @@ pub fn check_products(weight: SourceWeight<'_>, config: &QConfig) -> Result<()> 
 
 /// [`check_products`] of a quantized block of rows.
 pub fn check_block(block: &Quantized) -> Result<()> {
-    let Quantized::Table(table) = block else {
-        return Ok(());
-    };
+    let Quantized::Table(table) = block else { return Ok(()) };
     let (Some(ZeroPoints::Int(zeros)), Some(dtype)) = (table.zero_points(), table.dtype()) else {
         return Ok(());
     };

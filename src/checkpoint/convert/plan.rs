@@ -123,8 +123,7 @@ impl Plan {
         embeddings: &[String],
     ) -> Result<Self> {
         let linears = linears.iter().map(|name| (LayerKind::Linear, name));
-        let tables = embeddings.iter().map(|name| (LayerKind::Embedding, name));
-        let named = linears.chain(tables);
+        let named = linears.chain(embeddings.iter().map(|name| (LayerKind::Embedding, name)));
         let named: Vec<_> = named.map(|(kind, name)| (kind, name.clone())).collect();
         Self::of_kinds(source, spec, &named)
     }
@@ -158,8 +157,7 @@ impl Plan {
         let report = quantize_dynamic(&mut tree, spec).map_err(|error| {
             if error.path().is_some() { error.in_file(source.opened.files.path()) } else { error }
         })?;
-        let layers = tree.0.into_iter().zip(report.layers);
-        let layers = layers.map(|(leaf, report)| PlannedLayer {
+        let layers = tree.0.into_iter().zip(report.layers).map(|(leaf, report)| PlannedLayer {
             qconfig: match report.outcome {
                 Outcome::Left { reason: LeftReason::NoRule } => Err(leaf.layer.why_none()),
                 Outcome::Left { reason } => Err(reason),
@@ -218,10 +216,9 @@ impl PlannedLayer {
 /// key and value, one after the other.
 fn tensor(source: &Checkpoint, name: &str, kind: &LayerKind) -> Option<PlannedLayer> {
     let (_, entry) = source.opened.files.find(name)?;
-    let shape = matrix(name, entry).ok().filter(|_| entry.is_float())?;
     Some(PlannedLayer {
         tensors: vec![name.to_owned()],
-        shapes: vec![shape.to_vec()],
+        shapes: vec![matrix(name, entry).ok().filter(|_| entry.is_float())?.to_vec()],
         ..PlannedLayer::new(name, kind.clone())
     })
 }
@@ -322,17 +319,13 @@ fn find(source: &Checkpoint) -> Vec<PlannedLayer> {
     let mut found: BTreeMap<String, PlannedLayer> = BTreeMap::new();
     let files = &source.opened.files;
     for (name, _, entry) in files.tensors() {
-        let &[rows, columns] = &entry.shape[..] else {
-            continue;
-        };
+        let &[rows, columns] = &entry.shape[..] else { continue };
         let (module, last) = name.rsplit_once('.').unwrap_or(("", name));
         let shape = |last: &str| {
             let (_, entry) = files.find(&join(module, last))?;
             <[usize; 2]>::try_from(&entry.shape[..]).ok()
         };
-        let Some(kind) = kind(module, last, shape).filter(|_| entry.is_float()) else {
-            continue;
-        };
+        let Some(kind) = kind(module, last, shape).filter(|_| entry.is_float()) else { continue };
         let layer = found.entry(module.to_owned());
         let layer = layer.or_insert_with(|| PlannedLayer::new(module, kind));
         layer.tensors.push(name.to_owned());
@@ -353,9 +346,7 @@ fn tell_linears(source: &Checkpoint, layers: &mut [PlannedLayer]) {
     };
     let mut transposed = BTreeSet::new();
     for layer in layers.iter_mut().filter(|layer| layer.is_matrix()) {
-        let &[rows, columns] = &layer.shapes[0][..] else {
-            continue;
-        };
+        let &[rows, columns] = &layer.shapes[0][..] else { continue };
         match bias(layer) {
             Some([of_bias]) if of_bias == columns && of_bias != rows => {
                 transposed.insert(last_name(&layer.name).to_owned());
@@ -393,16 +384,14 @@ fn tell_tied_tables(source: &Checkpoint, layers: &mut [PlannedLayer]) {
     let is_table = |layer: &PlannedLayer| layer.kind == LayerKind::Embedding;
     let of_words = |layer: &&PlannedLayer| !last_name(&layer.name).contains("position");
     let tables = layers.iter().filter(|layer| is_table(layer)).filter(of_words);
-    let Some(largest) = tables.map(|layer| layer.shapes[0].clone()).max() else {
-        return;
-    };
+    let Some(largest) = tables.map(|layer| layer.shapes[0].clone()).max() else { return };
     // A Linear of that shape in a block is not a head.
     let in_block = |name: &str| name.split('.').any(|part| part.parse::<u32>().is_ok());
     let has_own_head = layers
         .iter()
         .any(|layer| layer.shapes[0] == largest && !is_table(layer) && !in_block(&layer.name));
     let is_shared = |layer: &PlannedLayer| is_table(layer) && last_name(&layer.name) == "shared";
-    let is_tied = source.opened.has_tied_head || layers.iter().any(is_shared);
+    let is_tied = source.opened.config.has_tied_head || layers.iter().any(is_shared);
     if is_tied && !has_own_head {
         let tables = layers.iter_mut().filter(|layer| is_table(layer));
         tables
@@ -433,8 +422,7 @@ fn kind(module: &str, last: &str, shape: impl Fn(&str) -> Option<[usize; 2]>) ->
     let [rows, state] = shape(&format!("weight_hh{suffix}"))?;
     // If a state is projected, only the projection knows the hidden size.
     let hidden = shape(&format!("weight_hr{suffix}")).map_or(state, |[_, hidden]| hidden);
-    let gates = rows.checked_div(hidden).filter(|gates| gates * hidden == rows)?;
-    Some(match (gates, is_layer) {
+    Some(match (rows.checked_div(hidden).filter(|gates| gates * hidden == rows)?, is_layer) {
         (4, true) => LayerKind::LSTM,
         (3, true) => LayerKind::GRU,
         (1, true) => LayerKind::RNN,
@@ -476,8 +464,7 @@ impl Layer for Leaf {
         if let LayerKind::Custom(kind) = &self.layer.kind
             && !self.layer.is_linear()
         {
-            let expected = format!("float weights, which a {kind} keeps");
-            return Err(Error::qconfig(expected, qconfig));
+            return Err(Error::qconfig(format!("float weights, which a {kind} keeps"), qconfig));
         }
         if Geometry::of_kind(&self.layer.kind).is_some() {
             Geometry::check(qconfig)?;

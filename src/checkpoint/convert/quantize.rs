@@ -4,11 +4,14 @@ use std::collections::BTreeMap;
 use std::path::Path;
 
 use candle_core::DType;
+use safetensors::Dtype;
 
-use super::blocks::{SourceWeight, blocks, check_block, quantized_blocks, rows_of_block};
+use super::blocks::{BLOCK, SourceWeight, blocks, check_block, quantized_blocks, rows_of_block};
 use super::plan::Plan;
-use crate::checkpoint::read::{Checkpoint, Opened};
-use crate::checkpoint::write::{Contents, Module, Output, WrittenWeight, entry, rewrite};
+use crate::checkpoint::read::{Checkpoint, Entry, Opened, belongs};
+use crate::checkpoint::write::{
+    Contents, Module, Output, Planned, Writer, WrittenWeight, entry, rewrite,
+};
 use crate::error::{Error, ErrorKind, Result};
 use crate::kernels;
 use crate::module::LayerKind;
@@ -50,8 +53,7 @@ fn contents<'a>(source: &'a Opened, plan: &'a Plan) -> Result<Contents<'a>> {
         };
         for tensor in &layer.tensors {
             let weight = SourceWeight::new(source, tensor, &layer.kind);
-            let format = format(&layer.kind, qconfig, weight);
-            let format = format.map_err(|e| e.at(tensor))?;
+            let format = format(&layer.kind, qconfig, weight).map_err(|e| e.at(tensor))?;
             let is_linear = layer.is_linear();
             if !layer.is_foreign() && (is_linear || layer.kind == LayerKind::Embedding) {
                 modules.push(Module { name: name(), is_linear, format });
@@ -71,8 +73,7 @@ fn contents<'a>(source: &'a Opened, plan: &'a Plan) -> Result<Contents<'a>> {
         };
         Ok((name, vec![output]))
     });
-    let formats = weights.iter();
-    let formats = formats.map(|(name, (_, _, format))| ((*name).to_owned(), *format));
+    let formats = weights.iter().map(|(name, (_, _, format))| ((*name).to_owned(), *format));
     Ok(Contents {
         source,
         tensors: tensors.collect::<Result<_>>()?,
@@ -94,8 +95,7 @@ fn quantized<'a>(
         let [_, k] = weight.matrix()?;
         blocks(weight, rows_of_block(k), |_, values| {
             let max = |row: &&[f32]| row.iter().fold(0f32, |max, x| max.max(x.abs()));
-            let rows = values.chunks(k.max(1));
-            let rows = rows.filter(|row| kernels::block_factor(max(row)) != 1.);
+            let rows = values.chunks(k.max(1)).filter(|row| kernels::block_factor(max(row)) != 1.);
             let rows: Vec<_> = rows.filter(|_| !has_factors).flatten().copied().collect();
             if !rows.is_empty() {
                 let shape = [rows.len() / k, k];
@@ -144,8 +144,7 @@ fn format(kind: &LayerKind, qconfig: &QConfig, weight: SourceWeight<'_>) -> Resu
     if let Some(groups) = format.groups() {
         groups.blocks()?;
         if groups.dtype == IntType::Int4 && entry.shape.len() > 2 {
-            let expected = "8 bits, for a tensor of several layers";
-            return Err(Error::qconfig(expected, groups));
+            return Err(Error::qconfig("8 bits, for a tensor of several layers", groups));
         }
     }
     if let Some(half) = format.half() {
@@ -168,6 +167,51 @@ fn fault(error: Error, source: &Opened, name: &str) -> Error {
         Some((shard, _)) => error.at(name).in_file(&shard.path),
         None => error.at(name),
     }
+}
+
+/// Writes `source` with its quantized weights as f32, which any loader reads; attention is in
+/// float32 then, too.
+///
+/// # Errors
+/// When a scale is not finite and positive, or `out` cannot be written, is the source, or is a
+/// folder with other files. Then nothing is changed.
+pub fn dequantize(
+    source: &Checkpoint,
+    out: impl AsRef<Path>,
+    progress: impl FnMut(u64),
+) -> Result<()> {
+    let source = &source.opened;
+    let tensors = source.files.tensors();
+    let contents = Contents {
+        source,
+        tensors: tensors.map(|(name, _, entry)| (name, outputs(source, name, entry))).collect(),
+        formats: BTreeMap::new(),
+        views: BTreeMap::new(),
+        attention: BTreeMap::new(),
+        config: None,
+    };
+    rewrite(&contents, out.as_ref(), progress)
+}
+
+/// The output for a tensor of the source.
+fn outputs<'a>(source: &'a Opened, name: &'a str, entry: &'a Entry) -> Vec<Output<'a>> {
+    // The tensor has the elements of a view.
+    let is_view = source.viewed.contains_key(name);
+    if is_view || !source.weights.contains_key(name) {
+        let goes = is_view || belongs(&source.weights, name);
+        return if goes { Vec::new() } else { vec![Output::Copied] };
+    }
+    let planned = Planned::new(name, Dtype::F32, &source.shape(name, entry));
+    let write = move |to: &mut Writer<'_>| write(source, name, to);
+    vec![Output::New(vec![planned], Box::new(write))]
+}
+
+fn write(source: &Opened, name: &str, to: &mut Writer<'_>) -> Result<()> {
+    for chunk in source.floats(name)?.chunks(BLOCK) {
+        let bytes: Vec<u8> = chunk.iter().flat_map(|value| value.to_le_bytes()).collect();
+        to.write(name, &bytes)?;
+    }
+    Ok(())
 }
 
 #[cfg(test)]

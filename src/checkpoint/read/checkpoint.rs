@@ -3,18 +3,22 @@
 use std::path::Path;
 use std::sync::Arc;
 
-use candle_core::{DType, Device};
-use candle_nn::VarBuilder;
+use candle_core::{DType, Device, Result as CandleResult, Shape, Tensor};
+use candle_nn::var_builder::SimpleBackend;
+use candle_nn::{Init, VarBuilder};
 
-use super::backend::Backend;
 use super::config::Quantization;
 use super::files::{CONFIG, Files};
 use super::header::{BlockPart, Encoding};
 use super::opened::Opened;
+use super::weights::Kind;
 use crate::error::Result;
 use crate::halves::HalfType;
+use crate::kernels::Precision;
 use crate::module::Quantizable;
 use crate::quantize::Report;
+use crate::weight::origin::{self, Source};
+use crate::weight::{ATTENTION, FORMAT, Format};
 
 /// Tensors in safetensors or GGUF files, float or quantized, read when a layer asks for them.
 ///
@@ -84,13 +88,11 @@ impl Checkpoint {
     /// # Errors
     /// As [`open`](Self::open).
     pub fn from_bytes(name: &str, bytes: Vec<u8>) -> Result<Self> {
-        let files = Files::from_bytes(Path::new(name), bytes)?;
-        Self::from_files(files, Quantization::default())
+        Self::from_files(Files::from_bytes(Path::new(name), bytes)?, Quantization::default())
     }
 
     fn from_files(files: Files, config: Quantization) -> Result<Self> {
-        let opened = Arc::new(Opened::new(files, config)?);
-        Ok(Self { opened })
+        Ok(Self { opened: Arc::new(Opened::new(files, config)?) })
     }
 
     /// The tensors for a model's own code to load: layers of [`nn`](crate::nn) become quantized
@@ -98,8 +100,7 @@ impl Checkpoint {
     ///
     /// On another device than the CPU all layers get floats.
     pub fn var_builder(&self, dtype: DType, device: &Device) -> VarBuilder<'static> {
-        let backend = Backend(Arc::clone(&self.opened));
-        VarBuilder::from_backend(Box::new(backend), dtype, device.clone())
+        VarBuilder::from_backend(Box::new(Backend(Arc::clone(&self.opened))), dtype, device.clone())
     }
 
     /// The values of a tensor, quantized or float, as f32 in row order of its
@@ -139,8 +140,7 @@ impl Checkpoint {
     /// The weights of which some exceeded the range of their halves, and how many were clamped.
     #[doc(hidden)]
     pub fn clamped(&self) -> impl Iterator<Item = (&str, HalfType, usize)> {
-        let found = self.opened.weights.iter();
-        found.filter_map(|(name, kind)| {
+        self.opened.weights.iter().filter_map(|(name, kind)| {
             let format = kind.format().filter(|format| format.saturated > 0)?;
             Some((&**name, format.half()?, format.saturated))
         })
@@ -149,7 +149,7 @@ impl Checkpoint {
     /// The differences from what the files say, a line each: static scales of activations that are
     /// left out. A program prints them once.
     pub fn notes(&self) -> &[String] {
-        &self.opened.notes
+        &self.opened.config.notes
     }
 
     /// All tensors, by name.
@@ -187,4 +187,103 @@ impl Checkpoint {
 /// When the model has two layers of one path.
 pub fn loaded<M: Quantizable + ?Sized>(model: &M) -> Result<Report> {
     crate::quantize::report(model)
+}
+
+/// A checkpoint as the backend of a `VarBuilder`: see the table in [`crate::weight`].
+struct Backend(Arc<Opened>);
+
+impl Backend {
+    /// The format of the weight whose description is called `name`.
+    fn format(&self, name: &str) -> Option<Format> {
+        Source::format(&*self.0, name.strip_suffix(FORMAT)?)
+    }
+
+    /// The precision of the attention whose word is called `name`.
+    fn attention(&self, name: &str) -> Option<Precision> {
+        self.0.attention.get(name.strip_suffix(ATTENTION)?.strip_suffix('.')?).copied()
+    }
+
+    fn read(&self, name: &str, dtype: DType) -> Result<Option<Tensor>> {
+        if let Some(precision) = self.attention(name) {
+            let word = precision.to_string().into_bytes();
+            return Ok(Some(Tensor::new(word, &Device::Cpu)?));
+        }
+        if self.format(name).is_some() {
+            return Ok(Some(Tensor::zeros(1, DType::U8, &Device::Cpu)?));
+        }
+        let Some((shard, entry)) = self.0.files.find(name) else { return Ok(None) };
+        self.0.check_views(name)?;
+        let Some(kind) = self.0.weights.get(name) else {
+            return Ok(Some(shard.tensor(name, entry)?));
+        };
+        let halves = matches!(kind, Kind::Whole(format) if format.half().is_some());
+        let read = || match dtype {
+            _ if halves => shard.tensor(name, entry),
+            DType::U8 => {
+                let codes = shard.codes(entry, 0..entry.elements())?.into_iter();
+                let bytes: Vec<_> = codes.map(i8::cast_unsigned).collect();
+                Ok(Tensor::from_vec(bytes, &entry.shape[..], &Device::Cpu)?)
+            }
+            _ => {
+                let values = kind.dequantize(&self.0.files, name, 0..entry.elements())?;
+                Ok(Tensor::from_vec(values, &entry.shape[..], &Device::Cpu)?)
+            }
+        };
+        read().map(Some).map_err(|e| e.in_file(&shard.path))
+    }
+
+    /// A tensor, or a float weight that the file has in another shape, with the order of its axes
+    /// there; its origin is remembered.
+    fn answer(
+        &self,
+        name: &str,
+        dtype: DType,
+        device: &Device,
+        float: Option<(Vec<usize>, &[usize])>,
+    ) -> CandleResult<Tensor> {
+        let Some(tensor) = self.read(name, dtype)? else {
+            let missing = candle_core::Error::CannotFindTensor { path: name.to_owned() };
+            return Err(missing.with_path(self.0.files.path()));
+        };
+        // Of a quantized weight it is the file's, which is read when it is asked for.
+        let is_float = !self.0.weights.contains_key(name);
+        let sample = is_float.then(|| origin::sample_of(&tensor)).unwrap_or_default();
+        let tensor = match float {
+            Some((shape, axes)) => tensor.permute(axes)?.reshape(shape)?,
+            None => tensor,
+        };
+        let tensor = tensor.to_dtype(dtype)?.to_device(device)?;
+        // The description of a weight tells its name, which the asker may not know.
+        let base = name.strip_suffix(FORMAT).filter(|_| self.format(name).is_some());
+        let source: Arc<dyn Source> = Arc::<Opened>::clone(&self.0);
+        origin::record(&tensor, base.unwrap_or(name), Arc::downgrade(&source), sample);
+        Ok(tensor)
+    }
+}
+
+impl SimpleBackend for Backend {
+    fn get(
+        &self,
+        shape: Shape,
+        name: &str,
+        _: Init,
+        dtype: DType,
+        device: &Device,
+    ) -> CandleResult<Tensor> {
+        // Before anything is read.
+        let float = self.0.float_weight(name).filter(|(float, _)| *float == shape.dims());
+        if float.is_none() {
+            self.0.check_shape(name, shape.dims())?;
+        }
+        self.answer(name, dtype, device, float)
+    }
+
+    fn get_unchecked(&self, name: &str, dtype: DType, device: &Device) -> CandleResult<Tensor> {
+        self.answer(name, dtype, device, None)
+    }
+
+    fn contains_tensor(&self, name: &str) -> bool {
+        let said = self.format(name).is_some() || self.attention(name).is_some();
+        said || self.0.files.find(name).is_some()
+    }
 }

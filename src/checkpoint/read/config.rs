@@ -10,9 +10,8 @@ use serde_json::Value;
 use serde_json::value::RawValue;
 
 use super::files::read_small;
-use super::header::{parse, parse_file};
+use super::header::{Keyed, UniqueMap, parse, parse_file};
 use super::keys;
-use super::unique_map::{Keyed, UniqueMap};
 use crate::error::{Error, Result};
 use crate::name_regex::NameRegexes;
 use crate::qconfig::{DynamicConfig, Granularity};
@@ -63,9 +62,9 @@ pub struct Quantization {
     is_dense: bool,
     /// The differences from what the files say.
     pub notes: Vec<String>,
-    /// Whether the model has a vocabulary, and so maybe a tied head.
+    /// Whether a part of the model has a vocabulary, and so maybe a tied head.
     pub has_vocabulary: bool,
-    /// Whether the model has a head of words that may be tied to its table.
+    /// Whether the model has a head of words, which is tied to its table if the files have none.
     pub has_tied_head: bool,
 }
 
@@ -111,8 +110,7 @@ impl Quantization {
         if !path.exists() {
             return Ok(Self::default());
         }
-        let json = read_small(path, MAX_CONFIG);
-        json.and_then(Self::read).map_err(|e| e.in_file(path))
+        read_small(path, MAX_CONFIG).and_then(Self::read).map_err(|e| e.in_file(path))
     }
 
     /// Reads the text of a `config.json`; empty if it has no such entry.
@@ -169,8 +167,7 @@ impl Quantization {
         let mut read = Self { is_dense: raw.format.as_deref() == Some("dense"), ..Self::default() };
         let (mut patterns, mut linears) = (Vec::new(), None);
         for (number, group) in raw.config_groups.into_values().enumerate() {
-            let activation = group.input_activations.map(|a| a.read());
-            read.groups.push(activation.transpose()?);
+            read.groups.push(group.input_activations.map(|a| a.read()).transpose()?);
             read.bits.push(group.weights["num_bits"].as_u64());
             for target in group.targets {
                 if let Some(pattern) = target.strip_prefix("re:") {
@@ -200,8 +197,7 @@ impl Quantization {
     /// The treatment of activations beside an int8 weight: dynamic and per row where the file does
     /// not say it, `None` where they stay float.
     pub fn activation(&self, weight: &str) -> Option<DynamicConfig> {
-        let said = self.said(weight);
-        said.unwrap_or_else(|| Some(DynamicConfig::default()))
+        self.said(weight).unwrap_or_else(|| Some(DynamicConfig::default()))
     }
 
     /// Whether activations beside a weight are said to be dynamic, with one scale a row.
@@ -293,8 +289,7 @@ fn unique(json: &[u8], depth: usize) -> Result<(), String> {
             return Err(format!("values in more than {MAX_DEPTH} others"));
         }
         Some(b'{') => {
-            let map = parse::<UniqueMap<ValueText>>(json)?.0.into_iter();
-            map.map(|(_, value)| value.0).collect()
+            parse::<UniqueMap<ValueText>>(json)?.0.into_iter().map(|(_, value)| value.0).collect()
         }
         Some(b'[') => parse::<Vec<Box<RawValue>>>(json)?,
         _ => Vec::new(),
@@ -310,9 +305,7 @@ fn unsupported(what: &'static str, expected: &str, got: &str) -> Error {
 /// Whether a configuration, or a configuration in it, as of the texts of a model of images and
 /// texts, has a vocabulary.
 fn has_vocabulary(config: &Value) -> bool {
-    let Value::Object(entries) = config else {
-        return false;
-    };
+    let Value::Object(entries) = config else { return false };
     let kind = entries.get("model_type").and_then(Value::as_str);
     kind.is_none_or(|kind| !IMAGE_CODES.contains(&kind))
         && (entries.contains_key("vocab_size") || entries.values().any(has_vocabulary))
@@ -336,15 +329,14 @@ mod tests {
     fn the_first_group_that_names_a_module_is_its_own() {
         let activations = |strategy: &str| json!({"num_bits": 8, "type": "int", "dynamic": true, "strategy": strategy});
         let (token, tensor) = (activations("token"), activations("tensor"));
-        let groups = json!({
+        let config = json!({"quantization_config": {"config_groups": json!({
             "a": {"targets": ["re:.*key", "re:x"], "input_activations": tensor},
             "b": {"targets": ["m.query", "m.key", "Linear"], "input_activations": null},
             "c": {"targets": ["re:m\\.", "m.query", "re:.*key"], "input_activations": token},
-        });
-        let config = json!({"quantization_config": {"config_groups": groups}});
+        })}});
         let config = Quantization::read(config.to_string().into()).expect("a configuration");
         let dynamic = |granularity| Some(DynamicConfig::new(granularity, false));
-        let cases = [
+        for (weight, expected) in [
             // A regex before a name, a name before a regex, and a regex alone.
             ("m.key.weight", dynamic(Granularity::PerTensor)),
             ("m.query.weight", None),
@@ -352,11 +344,9 @@ mod tests {
             // By the beginning of a name only; then by the first group with a class.
             ("a.m.value.weight", None),
             ("xm.weight_ih_l0", dynamic(Granularity::PerTensor)),
-        ];
-        for (weight, expected) in cases {
+        ] {
             assert_eq!(config.activation(weight), expected, "{weight}");
         }
-        let others = Quantization::default().activation("a.weight");
-        assert_eq!(others, dynamic(Granularity::PerRow));
+        assert_eq!(Quantization::default().activation("a.weight"), dynamic(Granularity::PerRow));
     }
 }

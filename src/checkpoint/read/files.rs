@@ -10,9 +10,8 @@ use candle_dynquant_io::{Unexpected, format, input, output::folder_of};
 use serde::Deserialize;
 use serde::de::{Error as _, MapAccess};
 
-use super::header::{Encoding, Entry, invalid, parse_file};
+use super::header::{Encoding, Entry, Keyed, UniqueMap, invalid, parse_file};
 use super::shard::Shard;
-use super::unique_map::{Keyed, UniqueMap};
 use crate::error::{Error, Result};
 use crate::words::brief;
 
@@ -39,8 +38,7 @@ pub struct Files {
 impl Files {
     pub fn open(path: &Path) -> Result<Self> {
         let opening = |error| Error::io("open")(error).in_file(path);
-        let meta = fs::metadata(path).map_err(opening)?;
-        if meta.is_dir() {
+        if fs::metadata(path).map_err(opening)?.is_dir() {
             if let Some(name) = ADAPTERS.iter().find(|name| path.join(name).exists()) {
                 let expected = "a model alone; merge the adapter into it first";
                 return Err(Error::malformed("folder", expected, *name).in_file(path));
@@ -136,10 +134,7 @@ impl Files {
     /// When there is another tensor of that name.
     pub fn rename(&mut self, from: &str, to: &str, encoding: Encoding) -> Result<()> {
         match self.find(from) {
-            Some((_, entry)) => {
-                let entry = Entry { encoding, ..entry.clone() };
-                self.replace(from, to, entry)
-            }
+            Some((_, entry)) => self.replace(from, to, Entry { encoding, ..entry.clone() }),
             None => Ok(()),
         }
     }
@@ -285,8 +280,7 @@ impl Keyed for FileName {
 fn read_index(path: &Path) -> Result<BTreeMap<String, FileName>> {
     let malformed =
         |got| Error::malformed("index", "an object `weight_map` from tensors to files", got);
-    let json = read_small(path, MAX_INDEX)?;
-    let Index { weight_map } = parse_file(json).map_err(malformed)?;
+    let Index { weight_map } = parse_file(read_small(path, MAX_INDEX)?).map_err(malformed)?;
     match weight_map.0 {
         map if map.is_empty() => Err(malformed("no tensors".into())),
         map => Ok(map.into_iter().collect()),

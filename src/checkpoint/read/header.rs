@@ -1,8 +1,9 @@
 //! The header of a safetensors file: eight bytes of length, then JSON, then the tensors.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashSet};
 use std::fmt;
 use std::io::Read;
+use std::marker::PhantomData;
 
 use candle_dynquant_io::{format, json};
 use safetensors::Dtype;
@@ -10,7 +11,6 @@ use serde::de::{DeserializeOwned, Error as _, MapAccess, SeqAccess, Visitor};
 use serde::{Deserialize, Deserializer};
 
 use super::gguf_types::BlockType;
-use super::unique_map::{Keyed, UniqueMap};
 use crate::error::{Error, Fault, Result};
 use crate::words::brief;
 
@@ -84,8 +84,7 @@ pub enum BlockPart {
 
 impl Blocks {
     pub fn values(dtype: BlockType) -> Self {
-        let part = BlockPart::Values;
-        Self { dtype, part }
+        Self { dtype, part: BlockPart::Values }
     }
 
     /// Whether there are scales and codes that weights in groups have, too.
@@ -168,11 +167,14 @@ impl Entry {
         matches!(self.dtype, F64 | F32 | F16 | BF16)
     }
 
+    /// This tensor of numbers as the codes that they hold.
+    pub fn packed(&self, shape: [usize; 2], packing: Packing) -> Self {
+        let (dtype, encoding) = (Dtype::I8, Encoding::Packed(packing));
+        Self { dtype, shape: shape.to_vec(), encoding, ..self.clone() }
+    }
+
     pub fn check_float(&self, name: &str) -> Result<()> {
-        if self.is_float() {
-            return Ok(());
-        }
-        Err(invalid(name, "a float dtype", self.dtype))
+        if self.is_float() { Ok(()) } else { Err(invalid(name, "a float dtype", self.dtype)) }
     }
 
     /// Checks the dtype and the shape; `what` says more of them.
@@ -180,8 +182,7 @@ impl Entry {
         if self.dtype == dtype && self.shape == shape {
             return Ok(());
         }
-        let expected = format!("{dtype} {shape:?}{what}");
-        Err(invalid(name, expected, self.kind()))
+        Err(invalid(name, format!("{dtype} {shape:?}{what}"), self.kind()))
     }
 
     /// The dtype and the shape.
@@ -198,8 +199,7 @@ impl Header {
     /// their offsets tensors follow one another without a gap and end where the file ends.
     pub fn read(from: &mut impl Read, length: u64) -> Result<Self> {
         let mut first = Vec::new();
-        let read = from.take(format::LENGTH as u64).read_to_end(&mut first);
-        read.map_err(reading)?;
+        from.take(format::LENGTH as u64).read_to_end(&mut first).map_err(reading)?;
         if let Some(format) = format::detect(&first) {
             return Err(Error::malformed("file of tensors", "safetensors", format));
         }
@@ -301,8 +301,7 @@ pub fn parse<T: DeserializeOwned>(json: &[u8]) -> Result<T, String> {
 /// [`parse`] of a whole file, which Python or an editor may have written.
 pub fn parse_file<T: DeserializeOwned>(text: Vec<u8>) -> Result<T, String> {
     let other = format::detect(&text).filter(|format| *format != format::JSON);
-    let parsed = parse(&json::strict(text));
-    parsed.map_err(|error| other.map_or(error, |format| format.to_string()))
+    parse(&json::strict(text)).map_err(|error| other.map_or(error, |format| format.to_string()))
 }
 
 fn malformed(expected: impl fmt::Display, got: impl fmt::Display) -> Error {
@@ -373,5 +372,45 @@ impl<'de> Deserialize<'de> for Shape {
         }
 
         from.deserialize_seq(Sizes)
+    }
+}
+
+/// A value whose type may depend on its key.
+pub trait Keyed: Sized {
+    /// The map, for errors.
+    const MAP: &'static str;
+
+    fn read<'de, A: MapAccess<'de>>(key: &str, from: &mut A) -> Result<Self, A::Error>;
+}
+
+/// The values in their order.
+pub struct UniqueMap<V>(pub Vec<(String, V)>);
+
+impl<'de, V: Keyed> Deserialize<'de> for UniqueMap<V> {
+    fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
+        struct Entries<V>(PhantomData<V>);
+
+        impl<'de, V: Keyed> Visitor<'de> for Entries<V> {
+            type Value = UniqueMap<V>;
+
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str(V::MAP)
+            }
+
+            fn visit_map<A: MapAccess<'de>>(self, mut from: A) -> Result<UniqueMap<V>, A::Error> {
+                let (mut map, mut seen) = (Vec::new(), HashSet::new());
+                while let Some(key) = from.next_key::<String>()? {
+                    if !seen.insert(key.clone()) {
+                        let key = brief(&key, 200);
+                        return Err(A::Error::custom(format_args!("{key:?} twice")));
+                    }
+                    let value = V::read(&key, &mut from)?;
+                    map.push((key, value));
+                }
+                Ok(UniqueMap(map))
+            }
+        }
+
+        from.deserialize_map(Entries(PhantomData))
     }
 }

@@ -1,11 +1,9 @@
 //! Reading: the files, their headers, and which of their tensors are quantized weights.
 
-mod backend;
 mod checkpoint;
 mod config;
 mod files;
 mod gguf;
-mod gguf_names;
 mod gguf_types;
 pub mod header;
 mod keys;
@@ -14,7 +12,6 @@ mod opened;
 pub mod record;
 mod scheme;
 mod shard;
-mod unique_map;
 mod weights;
 
 pub use checkpoint::{Checkpoint, TensorInfo, loaded};

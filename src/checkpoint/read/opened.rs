@@ -26,13 +26,7 @@ pub struct Opened {
     pub attention: Precisions,
     /// The tensors of which these are parts.
     pub viewed: HashMap<String, String>,
-    /// The differences from what the files say.
-    pub notes: Vec<String>,
-    /// Whether `config.json` says of a part of the model how many words it knows.
-    pub has_vocabulary: bool,
-    /// Whether `config.json` names a model with a head of words, which is tied if the files have
-    /// none.
-    pub has_tied_head: bool,
+    pub config: Quantization,
 }
 
 impl Opened {
@@ -41,28 +35,12 @@ impl Opened {
         let (weights, views, attention) = weights::find(&files, &config)?;
         if config.has_weights() && weights.is_empty() {
             let expected = "quantized weights, as the groups of its quantization_config say";
-            let error = Error::malformed("config.json", expected, "none");
-            return Err(error.in_file(files.path()));
+            return Err(Error::malformed("config.json", expected, "none").in_file(files.path()));
         }
-        let viewed = views.iter().flat_map(|(of, views)| {
-            let names = views.values();
-            names.map(move |name| (name.clone(), of.clone()))
-        });
-        Ok(Self {
-            viewed: viewed.collect(),
-            has_vocabulary: config.has_vocabulary,
-            has_tied_head: config.has_tied_head,
-            notes: config.notes,
-            files,
-            weights,
-            views,
-            attention,
-        })
-    }
-
-    /// Whether a tensor is the quantized form of a part of another.
-    pub fn is_view(&self, name: &str) -> bool {
-        self.viewed.contains_key(name)
+        let viewed = views
+            .iter()
+            .flat_map(|(of, views)| views.values().map(move |name| (name.clone(), of.clone())));
+        Ok(Self { viewed: viewed.collect(), config, files, weights, views, attention })
     }
 
     /// A tensor and the file that has it.
@@ -83,17 +61,14 @@ impl Opened {
 
     /// The shape of a tensor, of a quantized convolution the float weight's.
     pub fn shape(&self, name: &str, entry: &Entry) -> Vec<usize> {
-        let shape = self.float_weight(name).map(|(shape, _)| shape);
-        shape.unwrap_or_else(|| entry.shape.clone())
+        self.float_weight(name).map(|(shape, _)| shape).unwrap_or_else(|| entry.shape.clone())
     }
 
     /// The elements of a tensor as f32 in row order, of a convolution those of its float weight.
     pub fn floats(&self, name: &str) -> Result<Vec<f32>> {
         let (_, entry) = self.tensor(name)?;
         let values = self.elements(name, 0..entry.elements())?;
-        let Some((_, axes)) = self.float_weight(name) else {
-            return Ok(values);
-        };
+        let Some((_, axes)) = self.float_weight(name) else { return Ok(values) };
         let taps = Tensor::from_vec(values, &entry.shape[..], &Device::Cpu)?;
         Ok(taps.permute(axes)?.flatten_all()?.to_vec1()?)
     }
@@ -112,14 +87,12 @@ impl Opened {
     /// Checks the scales of parts of a tensor: the layer of a part reads them where no error can
     /// be told.
     pub fn check_views(&self, name: &str) -> Result<()> {
-        let views = self.views.get(name).into_iter().flat_map(BTreeMap::values);
-        for view in views {
+        for view in self.views.get(name).into_iter().flat_map(BTreeMap::values) {
             if let Some(format) = self.format(view)
                 && format.codes().is_some()
             {
                 let (shard, _) = self.tensor(view)?;
-                let scales = weights::positive_scales(&self.files, view);
-                scales.map_err(|e| e.in_file(&shard.path))?;
+                weights::positive_scales(&self.files, view).map_err(|e| e.in_file(&shard.path))?;
             }
         }
         Ok(())
@@ -173,15 +146,12 @@ impl Source for Opened {
     }
 
     fn quantized(&self, name: &str, part: &Part) -> Result<Option<Parts>> {
-        let Some(format) = self.format(name) else {
-            return Ok(None);
-        };
+        let Some(format) = self.format(name) else { return Ok(None) };
         let (shard, entry) = self.tensor(name)?;
         let read = || {
             let [_, k] = matrix(name, entry)?;
             let rows = part.whole_rows(k);
-            let read = rows.map(|rows| weights::parts(&self.files, name, format, rows));
-            read.transpose()
+            rows.map(|rows| weights::parts(&self.files, name, format, rows)).transpose()
         };
         read().map_err(|e: Error| e.in_file(&shard.path))
     }
@@ -204,8 +174,7 @@ mod tests {
         {
             let tensor = Tensor::randn(0f32, 1., shape, &Device::Cpu)?.to_dtype(dtype)?;
             candle_core::safetensors::save(&HashMap::from([("a", tensor.clone())]), &path)?;
-            let opened = Opened::new(Files::open(&path)?, Quantization::default())?;
-            let sample = opened.sample("a")?;
+            let sample = Opened::new(Files::open(&path)?, Quantization::default())?.sample("a")?;
             assert_eq!(sample, origin::sample_of(&tensor), "{shape:?}");
             assert_eq!(sample.is_empty(), tensor.elem_count() == 0, "{shape:?}");
         }

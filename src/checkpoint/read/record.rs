@@ -71,8 +71,7 @@ pub fn read(json: &str) -> Result<Recorded> {
         return Err(Error::unsupported("version of the metadata `candle_dynquant`", expected, got));
     }
     let record: Record = parse(json.as_bytes()).map_err(malformed)?;
-    let formats = record.formats.into_iter().map(Format::try_from);
-    let formats = formats.collect::<Result<Vec<_>>>()?;
+    let formats = record.formats.into_iter().map(Format::try_from).collect::<Result<Vec<_>>>()?;
     let format = |(name, number): (String, usize)| match formats.get(number) {
         Some(format) => Ok((name, *format)),
         None => Err(malformed(format!(

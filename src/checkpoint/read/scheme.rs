@@ -11,10 +11,7 @@ use crate::qparams::QScheme;
 pub fn matrix(name: &str, entry: &Entry) -> Result<[usize; 2]> {
     match &entry.shape[..] {
         [rows @ .., k] if !rows.is_empty() => Ok([rows.iter().product(), *k]),
-        got => {
-            let expected = "[.., out_features, in_features]";
-            Err(invalid(name, expected, format!("{got:?}")))
-        }
+        got => Err(invalid(name, "[.., out_features, in_features]", format!("{got:?}"))),
     }
 }
 
@@ -84,8 +81,7 @@ pub fn is_in_order(files: &Files, name: &str, groups: usize, k: usize) -> Result
     let is_group = |number: &i32| usize::try_from(*number).is_ok_and(|number| number < groups);
     if let Some(index) = numbers.iter().position(|number| !is_group(number)) {
         let expected = format!("numbers of {groups} groups, from 0 on");
-        let got = format!("{} at index {index}", numbers[index]);
-        return Err(invalid(name, expected, got));
+        return Err(invalid(name, expected, format!("{} at index {index}", numbers[index])));
     }
     let size = k.checked_div(groups).unwrap_or(0).max(1);
     let mut numbers = numbers.iter().enumerate();

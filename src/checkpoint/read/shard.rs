@@ -15,8 +15,7 @@ use half::{bf16, f16};
 use safetensors::Dtype;
 use serde_json::Value;
 
-use super::gguf;
-use super::gguf_names::Metadata;
+use super::gguf::{self, Metadata};
 use super::header::{Axis, BlockPart, Blocks, Encoding, Entry, Header, Packing, invalid, reading};
 use crate::error::{Error, Result};
 use crate::halves::Halves;
@@ -50,25 +49,20 @@ impl Shard {
         let (mut joined, mut known, mut all) = <(Joined, Metadata, Header)>::default();
         let mut paths = vec![path.to_owned()];
         for part in 0.. {
-            let Some(path) = paths.get(part) else {
-                break;
-            };
+            let Some(path) = paths.get(part) else { break };
             let opening = Error::io("open");
             let mut open = || {
                 let mut file = input::open(path).map_err(opening)?;
                 let length = file.metadata().map_err(opening)?.len();
-                let place = [joined.at, length];
-                header(&mut file, place, part as u64, &mut known, &mut all)?;
+                header(&mut file, [joined.at, length], part as u64, &mut known, &mut all)?;
                 joined.files.push((joined.at, file));
                 joined.at += length;
                 let is_first = part == 0;
                 is_first.then(|| known.parts(path)).transpose()
             };
-            let more = open().map_err(|e: Error| e.in_file(path))?;
-            paths.extend(more.into_iter().flatten());
+            paths.extend(open().map_err(|e: Error| e.in_file(path))?.into_iter().flatten());
         }
-        let counts = known.check_counts(joined.files.len() as u64);
-        counts.map_err(|e| e.in_file(path))?;
+        known.check_counts(joined.files.len() as u64).map_err(|e| e.in_file(path))?;
         let file: Box<dyn Bytes> = match joined.files.pop() {
             Some((0, file)) => Box::new(file),
             last => {
@@ -82,8 +76,7 @@ impl Shard {
     /// A file in memory; `path` is for errors.
     pub fn from_bytes(path: &Path, bytes: Vec<u8>) -> Result<Self> {
         let (mut known, mut all) = (Metadata::default(), Header::default());
-        let place = [0, bytes.len() as u64];
-        header(&mut &bytes[..], place, 0, &mut known, &mut all)
+        header(&mut &bytes[..], [0, bytes.len() as u64], 0, &mut known, &mut all)
             .and_then(|()| known.check_counts(1))
             .map_err(|e| e.in_file(path))?;
         Ok(Self {
@@ -116,11 +109,8 @@ impl Shard {
 
     /// The value of a key of GGUF's metadata.
     pub fn value(&self, key: &str) -> Result<Option<Value>> {
-        let Some(&(kind, start)) = self.header.keys.get(key) else {
-            return Ok(None);
-        };
-        let value = gguf::value(&mut *self.at(start)?, kind);
-        value.map(Some).map_err(|e| e.in_file(&self.path))
+        let Some(&(kind, start)) = self.header.keys.get(key) else { return Ok(None) };
+        gguf::value(&mut *self.at(start)?, kind).map(Some).map_err(|e| e.in_file(&self.path))
     }
 
     /// Elements `range` of a tensor, each made of `B` bytes.
@@ -173,8 +163,7 @@ impl Shard {
         }
         let mut values = vec![T::zeroed(); range.len()];
         let mut file = self.at(entry.start + (range.start * B) as u64)?;
-        let read = file.read_exact(bytemuck::cast_slice_mut(&mut values));
-        read.map_err(|e| self.reading(e))?;
+        file.read_exact(bytemuck::cast_slice_mut(&mut values)).map_err(|e| self.reading(e))?;
         Ok(values)
     }
 
@@ -266,9 +255,7 @@ impl Shard {
 
     /// Elements `range` of a matrix of packed codes.
     fn packed(&self, entry: &Entry, packing: Packing, range: Range<usize>) -> Result<Vec<i8>> {
-        let &[n, k] = &entry.shape[..] else {
-            return Ok(Vec::new());
-        };
+        let &[n, k] = &entry.shape[..] else { return Ok(Vec::new()) };
         if range.is_empty() {
             return Ok(Vec::new());
         }
@@ -311,8 +298,7 @@ impl Shard {
     /// The file, to be read from there on.
     fn at(&self, start: u64) -> Result<MutexGuard<'_, Box<dyn Bytes>>> {
         let mut file = self.file.lock().unwrap_or_else(PoisonError::into_inner);
-        let sought = file.seek(SeekFrom::Start(start));
-        sought.map_err(|e| self.reading(e))?;
+        file.seek(SeekFrom::Start(start)).map_err(|e| self.reading(e))?;
         Ok(file)
     }
 
@@ -336,10 +322,9 @@ impl Shard {
     pub fn copy(&self, entry: &Entry, mut sink: impl FnMut(&[u8]) -> Result<()>) -> Result<()> {
         let all = 0..entry.elements();
         match (entry.encoding, entry.dtype.bitsize()) {
-            (Encoding::Absmax | Encoding::PlusOne, _) => {
-                let values = self.f32s(entry, all)?.into_iter();
-                sink(&values.flat_map(f32::to_le_bytes).collect::<Vec<_>>())
-            }
+            (Encoding::Absmax | Encoding::PlusOne, _) => sink(
+                &self.f32s(entry, all)?.into_iter().flat_map(f32::to_le_bytes).collect::<Vec<_>>(),
+            ),
             (Encoding::Transposed, 16) => {
                 sink(self.elements(entry, all, |b: [u8; 2]| b)?.as_flattened())
             }
@@ -389,10 +374,7 @@ impl Shard {
             Dtype::BF16 => self.of_elements(entry, bf16::from_le_bytes),
             Dtype::F32 => Self::shaped(entry, self.f32s(entry, 0..entry.elements())?),
             Dtype::F64 => self.of_elements(entry, f64::from_le_bytes),
-            got => {
-                let expected = "a dtype that candle has";
-                Err(invalid(name, expected, got).in_file(&self.path))
-            }
+            got => Err(invalid(name, "a dtype that candle has", got).in_file(&self.path)),
         }
     }
 
@@ -419,9 +401,7 @@ struct Joined {
 impl Read for Joined {
     fn read(&mut self, to: &mut [u8]) -> std::io::Result<usize> {
         let count = self.files.partition_point(|(begin, _)| *begin <= self.at);
-        let Some((begin, file)) = self.files[..count].last_mut() else {
-            return Ok(0);
-        };
+        let Some((begin, file)) = self.files[..count].last_mut() else { return Ok(0) };
         file.seek(SeekFrom::Start(self.at - *begin))?;
         let count = file.read(to)?;
         self.at += count as u64;
@@ -431,9 +411,7 @@ impl Read for Joined {
 
 impl Seek for Joined {
     fn seek(&mut self, to: SeekFrom) -> std::io::Result<u64> {
-        let SeekFrom::Start(at) = to else {
-            return Err(ErrorKind::Unsupported.into());
-        };
+        let SeekFrom::Start(at) = to else { return Err(ErrorKind::Unsupported.into()) };
         self.at = at;
         Ok(at)
     }
@@ -480,16 +458,14 @@ impl Blocks {
             (BlockPart::Codes, "Q4_0" | "Q4_1") => {
                 let codes = each.flat_map(|block| {
                     let (_, codes) = block.split_at(block.len() - 16);
-                    let low = codes.iter().map(|byte| byte & 15);
-                    low.chain(codes.iter().map(|byte| byte >> 4))
+                    codes.iter().map(|byte| byte & 15).chain(codes.iter().map(|byte| byte >> 4))
                 });
                 Ok(codes.map(|code| code.wrapping_sub(8)).collect())
             }
             (BlockPart::Codes, _) => Ok(each.flat_map(|block| &block[2..]).copied().collect()),
             (BlockPart::Values, _) if blocks.is_empty() => Ok(Vec::new()),
             (BlockPart::Values, _) => {
-                let values = self.dtype.values(blocks)?.into_iter();
-                Ok(values.flat_map(f32::to_le_bytes).collect())
+                Ok(self.dtype.values(blocks)?.into_iter().flat_map(f32::to_le_bytes).collect())
             }
         }
     }
@@ -549,16 +525,14 @@ mod tests {
             {
                 let entry = entry(&stored, Dtype::F32, encoding, heads);
                 check(&format!("{encoding:?}"), |range| {
-                    let floats = shard.floats("a", &entry, range)?;
-                    Ok(floats.into_iter().map(f32::to_bits).collect())
+                    Ok(shard.floats("a", &entry, range)?.into_iter().map(f32::to_bits).collect())
                 })?;
             }
         }
         for dtype in [Dtype::F16, Dtype::BF16, Dtype::F32, Dtype::F64] {
             let entry = entry(&stored, dtype, Encoding::Transposed, 0);
             check(&format!("{dtype:?} transposed"), |range| {
-                let floats = shard.floats("a", &entry, range)?;
-                Ok(floats.into_iter().map(f32::to_bits).collect())
+                Ok(shard.floats("a", &entry, range)?.into_iter().map(f32::to_bits).collect())
             })?;
             // As another reader has them.
             let (mut copied, size) = (Vec::new(), dtype.bitsize() / 8);
@@ -582,10 +556,9 @@ mod tests {
     #[test]
     fn ranges_of_codes_are_parts_of_all() -> Result<()> {
         let (shard, stored) = shard()?;
-        let part = BlockPart::Codes;
         for dtype in [2, 8].map(BlockType::numbered) {
             for heads in [0, 4] {
-                let encoding = Encoding::Blocks(Blocks { dtype, part });
+                let encoding = Encoding::Blocks(Blocks { dtype, part: BlockPart::Codes });
                 let entry = entry(&stored, Dtype::I8, encoding, heads);
                 check(&format!("{dtype:?}"), |range| shard.codes(&entry, range))?;
             }

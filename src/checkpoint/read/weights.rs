@@ -51,9 +51,7 @@ pub fn find(files: &Files, config: &Quantization) -> Result<(Weights, Views, Pre
     let (mut weights, mut views) = (Weights::new(), Views::new());
     let mut attention = Precisions::new();
     for shard in &files.shards {
-        let Some(json) = shard.header.metadata.get(record::KEY) else {
-            continue;
-        };
+        let Some(json) = shard.header.metadata.get(record::KEY) else { continue };
         let recorded = record::read(json).map_err(|e| e.in_file(&shard.path))?;
         for (name, precision) in recorded.attention {
             if *attention.entry(name.clone()).or_insert(precision) != precision {
@@ -64,12 +62,10 @@ pub fn find(files: &Files, config: &Quantization) -> Result<(Weights, Views, Pre
         for (name, view) in recorded.views {
             let checked = check_view(files, &name, &view, &recorded.weights);
             checked.map_err(|e| e.in_file(&shard.path))?;
-            let parts = views.entry(view.of).or_default();
-            parts.insert(view.part, name);
+            views.entry(view.of).or_default().insert(view.part, name);
         }
         for (name, format) in recorded.weights {
-            let checked = check(files, &name, format);
-            checked.map_err(|e| e.in_file(&shard.path))?;
+            check(files, &name, format).map_err(|e| e.in_file(&shard.path))?;
             let known = weights.get(&name);
             if known.is_some_and(|known| *known != Kind::Whole(format)) {
                 let expected = "one format in the metadata of all files";
@@ -124,8 +120,7 @@ fn check_view(
     match entry.filter(|_| weights.contains_key(name)) {
         Some(entry) if entry.shape == view.part.shape => Ok(()),
         Some(entry) => {
-            let expected = format!("{:?}", view.part.shape);
-            Err(invalid(name, expected, format!("{:?}", entry.shape)))
+            Err(invalid(name, format!("{:?}", view.part.shape), format!("{:?}", entry.shape)))
         }
         None => Err(invalid(name, "a quantized weight, as of a view", "none")),
     }
@@ -149,8 +144,7 @@ pub fn belongs(weights: &Weights, name: &str) -> bool {
 
 fn check(files: &Files, name: &str, format: Format) -> Result<()> {
     let (_, entry) = files.get(name, "the weight that the metadata names")?;
-    let half = format.half().map(|half| half.facts().dtype.into());
-    let expected = half.unwrap_or(Dtype::I8);
+    let expected = format.half().map(|half| half.facts().dtype.into()).unwrap_or(Dtype::I8);
     let [n, _] = matrix(name, entry)?;
     if entry.dtype != expected {
         return Err(invalid(name, expected, entry.dtype));
@@ -158,9 +152,7 @@ fn check(files: &Files, name: &str, format: Format) -> Result<()> {
     if let Some(groups) = format.groups() {
         return check_groups(files, name, entry, groups);
     }
-    let Some(codes) = format.codes() else {
-        return Ok(());
-    };
+    let Some(codes) = format.codes() else { return Ok(()) };
     let count = if codes.qscheme.is_per_channel() { n } else { n.min(1) };
     companion(files, name, SCALE, [n, count])?;
     match codes.qscheme {
@@ -187,10 +179,7 @@ fn check_groups(files: &Files, name: &str, entry: &Entry, groups: GroupConfig) -
     let count = n.checked_mul(groups.count(k));
     let count = count.ok_or_else(|| invalid(name, "groups that can be counted", "more"))?;
     companion(files, name, SCALE, [n, count])?;
-    match groups.scheme.suffix() {
-        None => Ok(()),
-        Some(suffix) => companion(files, name, suffix, [n, count]),
-    }
+    groups.scheme.suffix().map_or(Ok(()), |suffix| companion(files, name, suffix, [n, count]))
 }
 
 fn has(files: &Files, name: &str, suffix: &str) -> bool {
@@ -234,8 +223,7 @@ fn foreign(files: &Files, name: &str, entry: &Entry, config: &Quantization) -> R
     }
     if entry.encoding.is_int4() || matches!(entry.encoding, Encoding::Packed(_)) {
         let like = if entry.encoding.is_int4() { GroupConfig::INT4 } else { GroupConfig::INT8 };
-        let per_row = config.is_per_row(name);
-        let like = GroupConfig { per_row, ..like };
+        let like = GroupConfig { per_row: config.is_per_row(name), ..like };
         return packed(files, (name, entry), (&scale, scales), like);
     }
     let Scheme::Whole(qscheme) = scheme(name, entry, (&scale, scales), zeros)? else {
@@ -246,8 +234,7 @@ fn foreign(files: &Files, name: &str, entry: &Entry, config: &Quantization) -> R
         }
         return Ok(Kind::Groups(k / groups));
     };
-    let dtype = QDType::QInt8;
-    let codes = Numbers::Codes(Codes { dtype, qscheme });
+    let codes = Numbers::Codes(Codes { dtype: QDType::QInt8, qscheme });
     let activation = config.activation(name);
     Ok(Kind::Whole(
         activation.map_or_else(|| codes.table(), |activation| codes.multiplied(activation)),
@@ -277,10 +264,7 @@ fn check_module(files: &Files, name: &str, entry: &Entry) -> Result<()> {
 fn count_groups([n, k]: [usize; 2], scale: &str, scales: &Entry) -> Result<usize> {
     match scales.shape[..] {
         [rows, count] if rows == n && count > 0 => Ok(count),
-        ref got => {
-            let expected = format!("[{n}, groups of {k} inputs]");
-            Err(invalid(scale, expected, format!("{got:?}")))
-        }
+        ref got => Err(invalid(scale, format!("[{n}, groups of {k} inputs]"), format!("{got:?}"))),
     }
 }
 
@@ -335,9 +319,7 @@ fn packed(
 /// The error of a scale whose weight is not int8.
 fn check_scale(files: &Files, name: &str) -> Result<()> {
     let last = name.rsplit('.').next().unwrap_or(name);
-    let Some(base) = name.strip_suffix(SCALE) else {
-        return Ok(());
-    };
+    let Some(base) = name.strip_suffix(SCALE) else { return Ok(()) };
     // A name that this crate's layers give to scales: other tensors may end so too.
     let of_weight =
         last == "weight_scale" || last.starts_with("weight_ih") || last.starts_with("weight_hh");
@@ -348,8 +330,7 @@ fn check_scale(files: &Files, name: &str) -> Result<()> {
         None => "no such tensor".to_owned(),
         Some((_, entry)) => entry.dtype.to_string(),
     };
-    let expected = format!("I8, beside {:?}", brief(name, 200));
-    Err(invalid(base, expected, got))
+    Err(invalid(base, format!("I8, beside {:?}", brief(name, 200)), got))
 }
 
 /// Groups that layers multiply.
@@ -395,8 +376,7 @@ impl Kind {
                 return shard.floats(name, entry, range);
             }
             Self::Whole(format) => {
-                let parts = parts(files, name, format, rows)?;
-                parts.dequantize().map_err(|e| e.at(name))?
+                parts(files, name, format, rows)?.dequantize().map_err(|e| e.at(name))?
             }
             Self::Groups(size) => {
                 let scales = checked_scales(files, name, "finite numbers", f32::is_finite)?;
@@ -542,8 +522,7 @@ fn zeros(files: &Files, name: &str, count: usize) -> Result<Vec<i32>> {
     match files.find(&format!("{name}{ZERO_POINT}")) {
         None => Ok(vec![0; count]),
         Some((shard, entry)) => {
-            let zeros = shard.codes(entry, 0..entry.elements())?.into_iter();
-            Ok(zeros.map(i32::from).collect())
+            Ok(shard.codes(entry, 0..entry.elements())?.into_iter().map(i32::from).collect())
         }
     }
 }

@@ -132,14 +132,12 @@ impl Visitor for Collect {
             }
         };
         let kept = |info: &&WeightInfo| stored.iter().all(|weight| weight.name() != info.name);
-        let kept = infos.iter().filter(kept);
-        self.kept.extend(kept.map(|info| held(&info.name)));
+        self.kept.extend(infos.iter().filter(kept).map(|info| held(&info.name)));
         for weight in stored {
             let held = Held { is_computed: weight.is_computed(), ..held(weight.name()) };
             let (value, bias) = weight.into_parts();
             if let Some((name, bias)) = held.bias_name().zip(bias) {
-                let path = path.to_owned();
-                self.biases.push(HeldBias { path, name, bias });
+                self.biases.push(HeldBias { path: path.to_owned(), name, bias });
             }
             match value {
                 StoredValue::Quantized(weight) => self.held.push(held.with(weight)),

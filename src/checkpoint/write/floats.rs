@@ -8,8 +8,7 @@ use candle_core::{DType, Device, Tensor};
 use safetensors::View;
 
 use super::collect::{Collect, Float, Held, HeldBias, HeldNorm, join};
-use super::errors::{contested, missing};
-use super::placing::place;
+use super::placing::{contested, missing, place};
 use super::rewrite::Output;
 use super::writer::{Planned, Writer};
 use crate::checkpoint::read::{Entry, Files, Opened, invalid, matrix};
@@ -50,8 +49,7 @@ fn locate<'a>(floats: &'a [Held<Float>], source: &Opened) -> Result<(Layers<'a>,
         match place.map_err(|e| e.at(&held.path)) {
             Ok(Some(place)) => {
                 let (name, part) = place.part(source)?;
-                let rows = as_matrix(&held.weight.tensor)?;
-                let is_changed = !equals(&rows, &name, part, source)?;
+                let is_changed = !equals(&as_matrix(&held.weight.tensor)?, &name, part, source)?;
                 if is_changed && !held.is_known() {
                     unsaved.push(held.path.clone());
                     continue;
@@ -80,11 +78,8 @@ fn as_matrix(weight: &Tensor) -> Result<Tensor> {
 fn differs(vector: &Tensor, name: &str, source: &Opened) -> Result<bool> {
     let is_like = |entry: &Entry| entry.shape == vector.dims() && entry.is_float();
     let found = source.files.find(name).filter(|(_, entry)| is_like(entry));
-    let (Some(_), &[count]) = (found, vector.dims()) else {
-        return Ok(false);
-    };
-    let part = Part::rows(0, [1, count]);
-    Ok(!equals(&vector.unsqueeze(0)?, name, part, source)?)
+    let (Some(_), &[count]) = (found, vector.dims()) else { return Ok(false) };
+    Ok(!equals(&vector.unsqueeze(0)?, name, Part::rows(0, [1, count]), source)?)
 }
 
 /// A tensor of the source with other elements in some parts.
@@ -97,8 +92,7 @@ fn patched(name: &str, layers: &[Located<'_>], source: &Opened) -> Result<Tensor
     }
     let mut values = source.elements(name, 0..entry.elements())?;
     for layer in changed {
-        let tensor = layer.held.weight.tensor.to_dtype(DType::F32)?;
-        let elements = tensor.flatten_all()?.to_vec1()?;
+        let elements = layer.held.weight.tensor.to_dtype(DType::F32)?.flatten_all()?.to_vec1()?;
         for (at, value) in layer.part.elements().zip(elements) {
             values[at] = value;
         }
@@ -175,9 +169,7 @@ impl HeldNorm {
             Some(_) => join(prefix, EQUALIZED),
             None => prefix.to_owned(),
         };
-        let named = self.parameters();
-        let named = named.map(|(name, tensor)| (join(&prefix, name), tensor.clone()));
-        named.collect()
+        self.parameters().map(|(name, tensor)| (join(&prefix, name), tensor.clone())).collect()
     }
 }
 
@@ -202,8 +194,7 @@ impl Floats {
         }
         for HeldBias { path, name, bias } in &collect.biases {
             if differs(bias, name, source)? {
-                let tensors = vec![(name.clone(), bias.clone())];
-                all.insert(name, tensors).map_err(|e| e.at(path))?;
+                all.insert(name, vec![(name.clone(), bias.clone())]).map_err(|e| e.at(path))?;
             }
         }
         unsaved.extend(all.add_norms(&collect.norms, source)?);
@@ -272,8 +263,7 @@ impl Floats {
 
     /// The tensors that stand for a tensor of the source; `None` if it is copied.
     pub fn outputs(&self, name: &str) -> Option<Vec<Output<'_>>> {
-        let outputs = self.0.get(name)?.iter();
-        Some(outputs.map(|(name, tensor)| float(name, tensor)).collect())
+        Some(self.0.get(name)?.iter().map(|(name, tensor)| float(name, tensor)).collect())
     }
 }
 

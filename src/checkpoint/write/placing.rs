@@ -4,7 +4,6 @@
 use std::collections::{BTreeMap, HashMap};
 
 use super::collect::Held;
-use super::errors::{contested, missing};
 use crate::checkpoint::read::{Entry, Opened, View, invalid, matrix};
 use crate::error::{Error, Result};
 use crate::module::LayerKind;
@@ -97,9 +96,7 @@ pub fn place<W>(held: &Held<W>, shapes: &[Vec<usize>], source: &Opened) -> Resul
 fn named<W>(held: &Held<W>, shapes: &[Vec<usize>], source: &Opened) -> Result<Option<String>> {
     let origin = held.origin.iter().map(|origin| &*origin.name);
     for name in origin.chain(held.names.iter().map(|name| &**name)) {
-        let Some((_, entry)) = source.files.find(name) else {
-            continue;
-        };
+        let Some((_, entry)) = source.files.find(name) else { continue };
         if !shapes.contains(&entry.shape) {
             let got = format!("{:?}", entry.shape);
             let expected = format!("{:?}", shapes.last().map_or(&[][..], |shape| shape));
@@ -112,10 +109,7 @@ fn named<W>(held: &Held<W>, shapes: &[Vec<usize>], source: &Opened) -> Result<Op
 }
 
 fn check_dtype(name: &str, entry: &Entry, source: &Opened) -> Result<()> {
-    if source.weights.contains_key(name) {
-        return Ok(());
-    }
-    entry.check_float(name)
+    if source.weights.contains_key(name) { Ok(()) } else { entry.check_float(name) }
 }
 
 impl<'a> Placed<'a> {
@@ -236,8 +230,7 @@ impl<'a> Placed<'a> {
         match alike(&name, &rows, self.source).filter(|_| !is_needed) {
             Some((kind, format)) => {
                 let pieces = rows.iter().map(|(_, held)| held.weight.clone()).collect();
-                let replacement = Replacement { kind, pieces, format };
-                self.weights.insert(name, replacement);
+                self.weights.insert(name, Replacement { kind, pieces, format });
                 Ok(())
             }
             None => {
@@ -264,11 +257,9 @@ impl<'a> Placed<'a> {
         if known.is_some() {
             return Ok(());
         }
-        let known = self.source.views.get(&tensor);
-        let name = known.and_then(|views| views.get(&part)).cloned();
-        let name = name.unwrap_or_else(|| view_name(&tensor, part, self.source));
+        let name = self.source.views.get(&tensor).and_then(|views| views.get(&part)).cloned();
         views.push(SavedView {
-            name,
+            name: name.unwrap_or_else(|| view_name(&tensor, part, self.source)),
             path: held.path,
             view: View { of: tensor, part },
             weight: held.weight,
@@ -307,8 +298,7 @@ fn alike(name: &str, rows: &[(&Part, &Held)], source: &Opened) -> Option<(LayerK
     let [n, k] = matrix(name, entry).ok()?;
     let mut next = 0;
     for (part, _) in rows {
-        let range = part.whole_rows(k).filter(|range| range.start == next)?;
-        next = range.end;
+        next = part.whole_rows(k).filter(|range| range.start == next)?.end;
     }
     let (_, first) = rows.first().filter(|_| next == n)?;
     let mut format = first.weight.format();
@@ -365,4 +355,17 @@ fn equals(a: &Quantized, b: &Quantized) -> bool {
             && a.format().numbers == b.format().numbers
             && parts(a) == parts(b)
             && a.zero_points() == b.zero_points())
+}
+
+/// The error of a layer whose tensor is not in the source.
+pub fn missing(name: &str, got: &str) -> Error {
+    Error::unsavable(format!("a tensor {name:?} in the checkpoint"), got)
+}
+
+/// The error of layers that need different tensors under one name.
+pub fn contested(name: &str) -> Error {
+    Error::unsavable(
+        format!("one weight for the tensor {name:?}"),
+        "two layers with different ones",
+    )
 }

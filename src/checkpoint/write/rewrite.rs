@@ -12,8 +12,7 @@ use safetensors::Dtype;
 use serde_json::{Value, json};
 
 use super::entry::with_entry;
-use super::packed::packed;
-use super::writer::{Planned, Writer, writing};
+use super::writer::{Planned, Writer, packed, writing};
 use crate::checkpoint::read::{
     Axis, CONFIG, Encoding, Entry, INDEX, MAX_CONFIG, Opened, Packing, Precisions, Shard, View,
     is_of_model, read_small, record,
@@ -98,8 +97,7 @@ fn fill(
     progress: &mut impl FnMut(u64),
 ) -> Result<()> {
     let files = &contents.source.files;
-    let shards = files.shards.iter();
-    let shards: Vec<_> = shards.filter_map(|shard| shard.path.file_name()).collect();
+    let shards: Vec<_> = files.shards.iter().filter_map(|shard| shard.path.file_name()).collect();
     copy_others(folder, new, 0, &shards, around)?;
     let mut weight_map = BTreeMap::new();
     let mut bytes = 0;
@@ -139,17 +137,12 @@ fn write_shard(
             }
         }
     }
-    let sizes = planned.iter();
-    let sizes = sizes.map(|p| (p.name.clone(), p.bytes().unwrap_or_default()));
-    let sizes = sizes.collect();
+    let sizes = planned.iter().map(|p| (p.name.clone(), p.bytes().unwrap_or_default())).collect();
     let mut metadata = shard.header.metadata.clone();
     let formats = &contents.formats;
     let here = planned
         .iter()
-        .filter_map(|p| {
-            let name = p.name.strip_suffix(PACKED).unwrap_or(&p.name);
-            formats.get_key_value(name)
-        })
+        .filter_map(|p| formats.get_key_value(p.name.strip_suffix(PACKED).unwrap_or(&p.name)))
         .map(|(name, format)| (&**name, *format));
     let mut views = contents.views.clone();
     let is_planned = |name: &str| planned.iter().any(|tensor| tensor.name == name);
@@ -216,8 +209,7 @@ fn copy(
     if entry.encoding == Encoding::Packed(Packing::plain(axis, 4)) {
         return shard.copy(entry, |chunk| to.write(&tensor, chunk));
     }
-    let codes = shard.codes(entry, 0..n * k)?;
-    to.write(&tensor, &packed(&codes, [n, k], axis))
+    to.write(&tensor, &packed(&shard.codes(entry, 0..n * k)?, [n, k], axis))
 }
 
 /// The axis along which compressed-tensors packs a weight, or zero points.
@@ -277,9 +269,7 @@ fn copy_others(
 /// Whether a folder is a quantized checkpoint of this library: an output beside which others are
 /// written would be in each of them, with all that are in it.
 fn is_output(folder: &Path) -> bool {
-    let Ok(entries) = fs::read_dir(folder) else {
-        return false;
-    };
+    let Ok(entries) = fs::read_dir(folder) else { return false };
     let paths = entries.flatten().map(|entry| entry.path());
     let mut shards = paths.filter(|path| path.extension().is_some_and(|end| end == "safetensors"));
     shards.any(|path| {
@@ -293,10 +283,7 @@ fn write_config(from: &Path, to: &Path, entry: Option<&Value>) -> Result<()> {
     if !from.exists() {
         return Ok(());
     }
-    let read = || {
-        let json = read_small(from, MAX_CONFIG)?;
-        with_entry(&json, entry)
-    };
+    let read = || with_entry(&read_small(from, MAX_CONFIG)?, entry);
     write_text(to, &read().map_err(|e: Error| e.in_file(from))?)
 }
 

@@ -8,9 +8,8 @@ use serde_json::Value;
 
 use super::collect::{Collect, Held, HeldAttention, HeldBias};
 use super::entry::{Module, entry};
-use super::errors::{contested, missing};
 use super::floats::{self, Floats};
-use super::placing::{Placed, Replacement, SavedView};
+use super::placing::{Placed, Replacement, SavedView, contested, missing};
 use super::rewrite::{Contents, Output, rewrite};
 use super::weight::WrittenWeight;
 use crate::checkpoint::read::{Checkpoint, Entry, Opened, Precisions, View, belongs, owners};
@@ -88,8 +87,7 @@ where
     }
     let ignore = [&collect.float_linears[..], &placed.unnamed].concat();
     let save = Save { source, placed: &placed, floats: &floats };
-    let tensors = source.files.tensors();
-    let tensors = tensors.map(|(name, _, entry)| (name, save.outputs(name, entry)));
+    let tensors = source.files.tensors().map(|(name, _, entry)| (name, save.outputs(name, entry)));
     let mut tensors: BTreeMap<_, _> = tensors.collect();
     if let Some((name, held)) = placed.added.first_key_value() {
         // Some file has to take them.
@@ -187,17 +185,14 @@ struct Save<'a> {
 impl<'a> Save<'a> {
     /// The output for a tensor of the source.
     fn outputs(&self, name: &'a str, entry: &Entry) -> Vec<Output<'a>> {
-        let replaced = self.replaced(name, entry);
-        let mut outputs = replaced.unwrap_or_else(|| vec![Output::Copied]);
-        let views = self.placed.views.get(name).into_iter().flatten();
-        outputs.extend(views.map(SavedView::output));
+        let mut outputs = self.replaced(name, entry).unwrap_or_else(|| vec![Output::Copied]);
+        outputs.extend(self.placed.views.get(name).into_iter().flatten().map(SavedView::output));
         outputs
     }
 
     /// The computed weights, with the biases that the source does not have.
     fn added<'b: 'a>(&self, biases: &'b [HeldBias]) -> Vec<Output<'a>> {
-        let all = self.placed.added.iter();
-        let all = all.flat_map(|(name, held)| {
+        let all = self.placed.added.iter().flat_map(|(name, held)| {
             let bias = biases.iter().find(|bias| bias.path == held.path);
             let bias = bias.filter(|bias| self.source.files.find(&bias.name).is_none());
             let bias = bias.map(|bias| floats::float(&bias.name, &bias.bias));
@@ -301,9 +296,7 @@ fn config(
 ) -> Option<Value> {
     let mut modules = Vec::new();
     for (name, Replacement { kind, format, .. }) in weights {
-        let Some(module) = name.strip_suffix(".weight") else {
-            continue;
-        };
+        let Some(module) = name.strip_suffix(".weight") else { continue };
         let is_linear = !embeddings.iter().any(|name| name == module);
         if is_linear && *kind != LayerKind::Linear {
             continue;

@@ -3,9 +3,8 @@
 use half::f16;
 use safetensors::Dtype;
 
-use super::packed::{CODES, packed};
 use super::rewrite::Output;
-use super::writer::{Planned, Writer};
+use super::writer::{CODES, Planned, Writer, packed};
 use crate::checkpoint::read::Axis;
 use crate::error::Result;
 use crate::qconfig::{GroupScheme, IntType};
@@ -142,8 +141,7 @@ impl<'a> WrittenWeight<'a> {
                 if self.has_factors {
                     return floats(numbers);
                 }
-                let halves = numbers.iter().map(|x| f16::from_f32(*x));
-                halves.flat_map(f16::to_le_bytes).collect()
+                numbers.iter().map(|x| f16::from_f32(*x)).flat_map(f16::to_le_bytes).collect()
             };
             write(SCALE, &floats(&rows.scales))?;
             if rows.groups.scheme == GroupScheme::Minimum {
@@ -177,9 +175,7 @@ impl<'a> WrittenWeight<'a> {
 
     /// Writes what is of all rows.
     fn finish(&self, state: &State, to: &mut Writer<'_>) -> Result<()> {
-        let (Some(groups), [n, k]) = (self.format.groups(), self.matrix()) else {
-            return Ok(());
-        };
+        let (Some(groups), [n, k]) = (self.format.groups(), self.matrix()) else { return Ok(()) };
         if groups.dtype == IntType::Int4 {
             let sizes = [n, k].map(|size| (size as i64).to_le_bytes());
             to.write(&format!("{}{SHAPE}", self.name), sizes.as_flattened())?;

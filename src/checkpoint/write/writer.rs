@@ -9,7 +9,7 @@ use safetensors::Dtype;
 use serde::ser::Serializer;
 use serde_json::json;
 
-use crate::checkpoint::read::{LENGTH, header, invalid};
+use crate::checkpoint::read::{Axis, LENGTH, header, invalid};
 use crate::error::{Error, Result};
 
 /// A tensor that will be written.
@@ -102,13 +102,11 @@ impl<'a> Writer<'a> {
         let left = place.bytes - place.written;
         if bytes.len() as u64 > left {
             // They would overwrite the next tensor, or make the file longer.
-            let expected = format!("at most {left} more bytes");
-            return Err(invalid(name, expected, bytes.len()));
+            return Err(invalid(name, format!("at most {left} more bytes"), bytes.len()));
         }
         let at = SeekFrom::Start(place.start + place.written);
         let file = &mut self.file;
-        let written = file.seek(at).and_then(|_| file.write_all(bytes));
-        written.map_err(writing)?;
+        file.seek(at).and_then(|_| file.write_all(bytes)).map_err(writing)?;
         place.written += bytes.len() as u64;
         Ok(())
     }
@@ -117,8 +115,7 @@ impl<'a> Writer<'a> {
     pub fn finish(self) -> Result<()> {
         let unfinished = self.places.iter().find(|(_, place)| place.written != place.bytes);
         if let Some((name, place)) = unfinished {
-            let expected = format!("{} bytes", place.bytes);
-            return Err(invalid(name, expected, place.written));
+            return Err(invalid(name, format!("{} bytes", place.bytes), place.written));
         }
         self.file.sync_all().map_err(writing)
     }
@@ -132,6 +129,30 @@ pub fn writing(error: std::io::Error) -> Error {
         }
         None => Error::io("write")(error),
     }
+}
+
+/// Codes in an i32.
+pub const CODES: usize = 8;
+
+/// A matrix of codes, each plus 8, eight to an i32 along an axis, the first in the lowest bits.
+pub fn packed(codes: &[i8], [n, k]: [usize; 2], axis: Axis) -> Vec<u8> {
+    let (height, width) = match axis {
+        Axis::Columns => (n, k.div_ceil(CODES)),
+        Axis::Rows => (n.div_ceil(CODES), k),
+    };
+    let word = |at: usize| {
+        let nibble = |place: usize| {
+            let (row, column) = match axis {
+                Axis::Columns => (at / width, at % width * CODES + place),
+                Axis::Rows => (at / width * CODES + place, at % width),
+            };
+            let is_within = row < n && column < k;
+            let code = if is_within { codes[row * k + column] + 8 } else { 0 };
+            (code as u32 & 15) << (4 * place)
+        };
+        (0..CODES).map(nibble).sum::<u32>().to_le_bytes()
+    };
+    (0..height * width).flat_map(word).collect()
 }
 
 // WASI has no folder for temporary files.

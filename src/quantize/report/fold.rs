@@ -24,8 +24,7 @@ pub(crate) struct Folded {
 /// the order of their first paths.
 pub(crate) fn fold<'a>(paths: impl IntoIterator<Item = &'a str>) -> Vec<Folded> {
     let mut seen = HashSet::new();
-    let distinct = paths.into_iter().enumerate();
-    let distinct = distinct.filter(|(_, path)| seen.insert(*path));
+    let distinct = paths.into_iter().enumerate().filter(|(_, path)| seen.insert(*path));
     let mut patterns: Vec<_> = distinct
         .map(|(first, path)| PathPattern {
             segments: path.split('.').map(|segment| vec![segment]).collect(),

@@ -142,14 +142,12 @@ impl Report {
 
     /// The layers that were swapped, including those that share another layer's quantized weight.
     pub fn swapped(&self) -> impl Iterator<Item = &LayerReport> {
-        let layers = self.layers.iter();
-        layers.filter(|l| !matches!(l.outcome, Outcome::Left { .. }))
+        self.layers.iter().filter(|l| !matches!(l.outcome, Outcome::Left { .. }))
     }
 
     /// The layers that were left as they were.
     pub fn left(&self) -> impl Iterator<Item = &LayerReport> {
-        let layers = self.layers.iter();
-        layers.filter(|l| matches!(l.outcome, Outcome::Left { .. }))
+        self.layers.iter().filter(|l| matches!(l.outcome, Outcome::Left { .. }))
     }
 
     /// Bytes of the swapped layers' weights before; the model is smaller by this less

@@ -18,8 +18,7 @@ impl fmt::Display for Report {
         fmt_hidden(f, &self.hidden)?;
         fmt_float_tensors(f, &self.float_tensors)?;
         if !self.layers.is_empty() {
-            let rows = self.rows(f.alternate()).into_values();
-            writeln!(f, "{}", table(HEADER, rows, &[1, 4, 5]))?;
+            writeln!(f, "{}", table(HEADER, self.rows(f.alternate()).into_values(), &[1, 4, 5]))?;
         }
         self.fmt_out_of_range(f)?;
         self.fmt_tied(f)?;
@@ -55,10 +54,8 @@ impl Report {
     fn fmt_totals(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let (swapped, layers) = (self.swapped().count(), self.layers.len());
         write!(f, "{swapped} of {layers} layers swapped")?;
-        let already = |l: &&LayerReport| {
-            let reason = LeftReason::AlreadyQuantized;
-            l.outcome == Outcome::Left { reason }
-        };
+        let already =
+            |l: &&LayerReport| l.outcome == Outcome::Left { reason: LeftReason::AlreadyQuantized };
         match self.layers.iter().filter(already).count() {
             already if swapped == 0 && already > 0 => {
                 write!(f, ": {already} are quantized already")?
@@ -145,9 +142,7 @@ impl Report {
     /// Weights that are counted with another layer, unless the outcome shows it.
     fn fmt_tied(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         for layer in &self.layers {
-            let (path, Some(owner)) = (&layer.path, &layer.tied_to) else {
-                continue;
-            };
+            let (path, Some(owner)) = (&layer.path, &layer.tied_to) else { continue };
             let owner_left = !self.swapped().any(|l| l.path == *owner);
             match layer.outcome {
                 Outcome::Left { .. } => {
@@ -187,8 +182,7 @@ pub(crate) fn fmt_hidden(f: &mut fmt::Formatter<'_>, hidden: &[OpaqueField]) -> 
         let advice = field.advice.as_deref().unwrap_or_default();
         format!("{} ({advice})", field.type_name)
     };
-    let fields = hidden.iter();
-    let fields = fields.map(|field| (type_and_advice(field), field.path.as_str()));
+    let fields = hidden.iter().map(|field| (type_and_advice(field), field.path.as_str()));
     fmt_by(f, "fields that may hold layers (not visited)", fields)
 }
 
@@ -197,8 +191,7 @@ pub(crate) fn fmt_float_tensors(
     f: &mut fmt::Formatter<'_>,
     tensors: &[FloatTensor],
 ) -> fmt::Result {
-    let tensors = tensors.iter();
-    let tensors = tensors.map(|t| (t.description(), shown(&t.path)));
+    let tensors = tensors.iter().map(|t| (t.description(), shown(&t.path)));
     fmt_by(f, &format!("float tensors in no layer ({ADVICE})"), tensors)
 }
 

@@ -115,8 +115,7 @@ impl Read for QConfigSpec {
         }
         if let Some(kinds) = map.get("kinds") {
             for (kind, qconfig) in kinds.entries("a map from kinds to qconfigs")? {
-                let kind = kind.word("a kind", str::parse)?;
-                spec = spec.presets([kind], &QConfig::read(qconfig)?);
+                spec = spec.presets([kind.word("a kind", str::parse)?], &QConfig::read(qconfig)?);
             }
         }
         if let Some(head) = map.get("head") {
@@ -230,8 +229,7 @@ impl<'a> From<&'a QConfigSpec> for SpecFile<'a> {
     fn from(spec: &'a QConfigSpec) -> Self {
         // The shortest form that names allow.
         let mut kinds: BTreeMap<_, _> = spec.presets.iter().collect();
-        let presets = QConfigSpec::NAMED.into_iter();
-        let mut presets = presets.map(|(name, preset)| (name, preset()));
+        let mut presets = QConfigSpec::NAMED.into_iter().map(|(name, preset)| (name, preset()));
         let (preset, base) = presets
             .find(|(_, named)| {
                 let mut entries = named.presets.iter();

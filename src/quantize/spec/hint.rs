@@ -24,8 +24,7 @@ impl Pattern {
                 kinds.sort();
                 kinds.dedup();
                 let kinds: Vec<_> = kinds.iter().map(|k| k.to_string()).collect();
-                let reason = format!("the model has layers of kind {}", kinds.join(", "));
-                with_hidden(reason, survey)
+                with_hidden(format!("the model has layers of kind {}", kinds.join(", ")), survey)
             }
             Self::Name(name) => {
                 let holds = |f: &&OpaqueField| {
@@ -43,8 +42,7 @@ impl Pattern {
                 }
                 // Names above layers are as good as the layers' own.
                 fn ancestors(name: &str) -> impl Iterator<Item = &str> {
-                    let dots = name.match_indices('.').map(|(at, _)| &name[..at]);
-                    dots.chain([name])
+                    name.match_indices('.').map(|(at, _)| &name[..at]).chain([name])
                 }
                 // Most layers have their ancestors in common.
                 let mut seen = HashSet::new();
@@ -62,10 +60,8 @@ impl Pattern {
 
 /// Layers there are, where nothing is like the pattern.
 fn examples(survey: &Survey) -> String {
-    let some = survey.layers.iter().take(3).map(|l| l.path.as_str());
-    let some: Vec<_> = some.collect();
-    let reason = format!("the model has layers such as {}", some.join(", "));
-    with_hidden(reason, survey)
+    let some: Vec<_> = survey.layers.iter().take(3).map(|l| l.path.as_str()).collect();
+    with_hidden(format!("the model has layers such as {}", some.join(", ")), survey)
 }
 
 /// The regex that a pattern which names no path may have meant, such as `*.dense` or `dense`, if it
@@ -109,10 +105,7 @@ fn in_order(pieces: &[&str], mut name: &str) -> bool {
 pub(super) fn nothing_matched(survey: &Survey, decisions: &[Decision]) -> String {
     let mut reasons = decisions.iter().zip(&survey.layers);
     let small = reasons.find_map(|(decision, layer)| match decision {
-        Decision::Leave(LeftReason::TooSmall {
-            parameters,
-            min_params,
-        }) => Some(format!(
+        Decision::Leave(LeftReason::TooSmall { parameters, min_params }) => Some(format!(
             "min_params is {min_params}, and what rules match is smaller, such as {} with {parameters} weight elements; \
              min_params(0) leaves none",
             named(layer)
@@ -148,8 +141,7 @@ fn named(layer: &FoundLayer) -> &str {
 
 /// A reason, and where the layers that were meant may be.
 pub(crate) fn with_hidden(reason: String, survey: &Survey) -> String {
-    let places = elsewhere(survey, "more", "no layer");
-    [vec![reason], places].concat().join("; ")
+    [vec![reason], elsewhere(survey, "more", "no layer")].concat().join("; ")
 }
 
 /// Fields that may hold layers, float tensors in none, and what to do about them.

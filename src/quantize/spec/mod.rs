@@ -122,8 +122,7 @@ impl QConfigSpec {
     ///
     /// Layers of fewer than 1,000 weight elements stay float, as in [`int8`](Self::int8).
     pub fn int4() -> Self {
-        let spec = Self::all_kinds(QConfig::int4()).min_params(WORTHWHILE);
-        spec.head(QConfig::int8())
+        Self::all_kinds(QConfig::int4()).min_params(WORTHWHILE).head(QConfig::int8())
     }
 
     /// [`QConfig::int8_groups`] for every kind that multiplies: weights of 8.5 bits.
@@ -160,8 +159,7 @@ impl QConfigSpec {
     /// other options: `QConfigSpec::all_kinds(QConfig::onnxruntime(options))`.
     pub fn onnxruntime() -> Self {
         let qconfig = QConfig::onnxruntime(OnnxRuntimeOptions::DEFAULT);
-        let spec = Self::all_kinds(qconfig.clone());
-        spec.presets([LayerKind::Conv1d, LayerKind::Conv2d], &qconfig)
+        Self::all_kinds(qconfig.clone()).presets([LayerKind::Conv1d, LayerKind::Conv2d], &qconfig)
     }
 
     /// PyTorch's six default kinds, all with `qconfig`.
@@ -252,8 +250,7 @@ impl QConfigSpec {
     }
 
     fn presets(mut self, kinds: impl IntoIterator<Item = LayerKind>, qconfig: &QConfig) -> Self {
-        let kinds = kinds.into_iter().map(|kind| (kind, qconfig.clone()));
-        self.presets.extend(kinds);
+        self.presets.extend(kinds.into_iter().map(|kind| (kind, qconfig.clone())));
         self
     }
 
@@ -279,8 +276,7 @@ impl QConfigSpec {
         kinds: impl OneOrMany<LayerKind>,
         qconfig: impl Into<Option<QConfig>>,
     ) -> Self {
-        let kinds = kinds.items().into_iter().map(Target::from);
-        self.targets(kinds.collect(), &qconfig.into())
+        self.targets(kinds.items().into_iter().map(Target::from).collect(), &qconfig.into())
     }
 
     /// Adds a rule for a name and everything below it; `None` keeps it float.
@@ -377,11 +373,9 @@ impl QConfigSpec {
     }
 
     fn decide(&self, layer: &FoundLayer, survey: &Survey) -> Decision {
-        let rules = self.rules.iter();
-        let matching = rules.filter_map(|rule| Some((rule, rule.pattern.rank(layer)?)));
+        let matching = self.rules.iter().filter_map(|rule| Some((rule, rule.pattern.rank(layer)?)));
         // `max_by_key` keeps the last of equals: a later rule of the same rank wins.
-        let best = matching.max_by_key(|(_, rank)| *rank);
-        let (qconfig, exact) = match best {
+        let (qconfig, exact) = match matching.max_by_key(|(_, rank)| *rank) {
             Some((rule, rank)) => match &rule.qconfig {
                 Some(qconfig)
                     if layer.is_convolution()

@@ -38,8 +38,7 @@ impl Pattern {
             Self::Kind(kind) => (*kind == layer.kind).then_some(Rank::Kind),
             Self::Regex(regex) => {
                 let regex = regex.compiled().ok()?;
-                let matches = layer.names().any(|name| regex.is_match(name));
-                matches.then_some(Rank::Regex)
+                layer.names().any(|name| regex.is_match(name)).then_some(Rank::Regex)
             }
             Self::Name(rule) => {
                 let rank = |name: &str| match name.strip_prefix(&**rule)? {

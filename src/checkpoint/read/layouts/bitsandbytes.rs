@@ -37,14 +37,11 @@ pub fn find(files: &Files, config: &Value) -> Result<Found> {
         if name.contains(".quant_state.bitsandbytes__") {
             return Err(unsupported(FORMAT, "int8", name, "4-bit codes"));
         }
-        let Some(module) = module(name, SCALES) else {
-            continue;
-        };
+        let Some(module) = module(name, SCALES) else { continue };
         let weight = of_module(module, "weight");
         let codes = tensor(files, &weight)?;
         if codes.dtype != Dtype::I8 {
-            let expected = format!("I8, beside {name:?}");
-            return Err(invalid(&weight, expected, codes.dtype));
+            return Err(invalid(&weight, format!("I8, beside {name:?}"), codes.dtype));
         }
         let rows = codes.shape.first().copied().unwrap_or_default();
         entry.check(name, Dtype::F32, &[rows], "")?;

@@ -42,14 +42,10 @@ impl WeightNames {
         let zero_points = zero_points.map(|name| Ok::<_, Error>((name, tensor(files, name)?)));
         scheme(&self.codes, codes, scales, zero_points.transpose()?)?;
         files.rename(&self.codes, &self.name, self.codes_as)?;
-        let scale = format!("{}{SCALE}", self.name);
-        files.rename(&self.scales, &scale, self.scales_as)?;
-        let Some(zero_points) = &self.zero_points else {
-            return Ok(());
-        };
+        files.rename(&self.scales, &format!("{}{SCALE}", self.name), self.scales_as)?;
+        let Some(zero_points) = &self.zero_points else { return Ok(()) };
         let (shard, entry) = files.get(zero_points, "a tensor")?;
-        let zeros = shard.codes(entry, 0..entry.elements())?;
-        if zeros.iter().all(|zero| *zero == 0) {
+        if shard.codes(entry, 0..entry.elements())?.iter().all(|zero| *zero == 0) {
             files.remove(zero_points);
             return Ok(());
         }

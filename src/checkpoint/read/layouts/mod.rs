@@ -60,17 +60,14 @@ pub fn translate(files: &mut Files, config: &mut Quantization) -> Result<()> {
             Some(_) => continue,
             None => &Value::Null,
         };
-        let found = find(files, entry);
         let Found { weights, packed, settings, metadata } =
-            found.map_err(|e| e.in_file(files.path()))?;
+            find(files, entry).map_err(|e| e.in_file(files.path()))?;
         for weight in weights {
-            let renamed = weight.rename(files);
-            renamed.map_err(|e| e.in_file(files.path()))?;
+            weight.rename(files).map_err(|e| e.in_file(files.path()))?;
             config.describe(&weight.name, weight.activation);
         }
         for (from, to, entry) in packed {
-            let replaced = files.replace(&from, &to, entry);
-            replaced.map_err(|e| e.in_file(files.path()))?;
+            files.replace(&from, &to, entry).map_err(|e| e.in_file(files.path()))?;
         }
         settings.iter().for_each(|name| files.remove(name));
         metadata.iter().for_each(|key| files.forget(key));
@@ -81,8 +78,7 @@ pub fn translate(files: &mut Files, config: &mut Quantization) -> Result<()> {
 }
 
 fn config_file(files: &Files) -> PathBuf {
-    let folder = files.folder.as_deref().unwrap_or(files.path());
-    folder.join(CONFIG)
+    files.folder.as_deref().unwrap_or(files.path()).join(CONFIG)
 }
 
 /// Removes compressed-tensors' static scales of activations: each row has a scale of its own here.

@@ -6,7 +6,7 @@ use safetensors::Dtype;
 
 use super::super::config::Quantization;
 use super::super::files::Files;
-use super::super::header::{Axis, Encoding, Entry, Packing, invalid};
+use super::super::header::{Axis, Packing, invalid};
 use super::super::scheme::is_in_order;
 use super::layout::tensor;
 use crate::error::Result;
@@ -39,45 +39,26 @@ fn translate_weight(files: &mut Files, weight: &str, said: Option<u64>) -> Resul
     let is_8 = entry.shape == [n, k.div_ceil(4)] && (k > 4 || said == Some(8));
     let bits = if is_8 { 8 } else { 4 };
     let codes = 32 / bits;
-    let of_weight = format!(", for {shape:?}");
-    entry.check(&packed, Dtype::I32, &[n, k.div_ceil(codes)], &of_weight)?;
+    entry.check(&packed, Dtype::I32, &[n, k.div_ceil(codes)], &format!(", for {shape:?}"))?;
     let scales = tensor(files, &scale)?;
     scales.check_float(&scale)?;
     let &[_, groups] = &scales.shape[..] else {
-        let expected = format!("[{n}, groups]");
-        return Err(invalid(&scale, expected, format!("{:?}", scales.shape)));
+        return Err(invalid(&scale, format!("[{n}, groups]"), format!("{:?}", scales.shape)));
     };
     let g_idx = name(G_IDX);
     let has_order = files.find(&g_idx).is_some();
     if has_order && is_in_order(files, &g_idx, groups, k)? {
         files.remove(&g_idx);
     }
-    let packing = |axis| Packing::plain(axis, bits);
-    pack(files, (&packed, weight), packing(Axis::Columns), shape)?;
+    let entry = tensor(files, &packed)?.packed(shape, Packing::plain(Axis::Columns, bits));
+    files.replace(&packed, weight, entry)?;
     if let Some((_, zeros)) = files.find(&zero_point) {
-        let words = [n.div_ceil(codes), groups];
-        zeros.check(&zero_point, Dtype::I32, &words, "")?;
-        let names = (&*zero_point, &*zero_point);
-        pack(files, names, packing(Axis::Rows), [n, groups])?;
+        zeros.check(&zero_point, Dtype::I32, &[n.div_ceil(codes), groups], "")?;
+        let zeros = zeros.packed([n, groups], Packing::plain(Axis::Rows, bits));
+        files.replace(&zero_point, &zero_point, zeros)?;
     }
     files.remove(&name(SHAPE));
     Ok(())
-}
-
-fn pack(
-    files: &mut Files,
-    (from, to): (&str, &str),
-    packing: Packing,
-    shape: [usize; 2],
-) -> Result<()> {
-    let entry = tensor(files, from)?;
-    let new = Entry {
-        dtype: Dtype::I8,
-        shape: shape.to_vec(),
-        encoding: Encoding::Packed(packing),
-        ..entry.clone()
-    };
-    files.replace(from, to, new)
 }
 
 /// The shape of a weight, which is a tensor of two numbers.
@@ -85,8 +66,7 @@ fn shape(files: &Files, name: &str) -> Result<[usize; 2]> {
     let (shard, entry) = files.get(name, "the shape of a packed weight")?;
     let is_shape = matches!(entry.dtype, Dtype::I64 | Dtype::I32) && entry.shape == [2];
     let sizes = if is_shape {
-        let sizes = shard.tensor(name, entry)?;
-        sizes.to_dtype(candle_core::DType::I64)?.to_vec1::<i64>()?
+        shard.tensor(name, entry)?.to_dtype(candle_core::DType::I64)?.to_vec1::<i64>()?
     } else {
         Vec::new()
     };

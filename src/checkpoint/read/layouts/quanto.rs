@@ -31,15 +31,12 @@ pub fn find(files: &Files, config: &Value) -> Result<Found> {
             && weight.ends_with("weight")
             && !(has(weight, CODES) || has(weight, PACKED))
         {
-            let expected = format!("codes, beside {name:?}");
-            return Err(invalid(weight, expected, "no such tensor"));
+            return Err(invalid(weight, format!("codes, beside {name:?}"), "no such tensor"));
         }
         if let Some(weight) = name.strip_suffix(PACKED) {
             return refused(weight, "codes of fewer bits, packed");
         }
-        let Some(weight) = name.strip_suffix(CODES) else {
-            continue;
-        };
+        let Some(weight) = name.strip_suffix(CODES) else { continue };
         let scales = format!("{weight}{SCALES}");
         if entry.dtype != Dtype::I8 {
             if !has(weight, SCALES) {
@@ -71,9 +68,7 @@ pub fn find(files: &Files, config: &Value) -> Result<Found> {
 fn activations(files: &Files, module: &str, settings: &mut Vec<String>) -> Result<()> {
     for last in ["input_scale", "output_scale"] {
         let name = of_module(module, last);
-        let Some((shard, entry)) = files.find(&name) else {
-            continue;
-        };
+        let Some((shard, entry)) = files.find(&name) else { continue };
         let is_one = entry.is_float() && entry.shape.iter().all(|size| *size == 1);
         let values = if is_one { shard.floats(&name, entry, 0..1)? } else { Vec::new() };
         if values != [1.] {

@@ -48,8 +48,7 @@ pub fn find_awq(files: &Files, config: &Value) -> Result<Found> {
     if !version.eq_ignore_ascii_case("gemm") {
         return Err(unsupported("version of AWQ", "gemm", "", version));
     }
-    let known = Settings::new(config, Library::Awq, "bits of AWQ")?;
-    find(files, config.is_null(), known)
+    find(files, config.is_null(), Settings::new(config, Library::Awq, "bits of AWQ")?)
 }
 
 pub fn find_gptq(files: &Files, config: &Value) -> Result<Found> {
@@ -58,8 +57,7 @@ pub fn find_gptq(files: &Files, config: &Value) -> Result<Found> {
         Some("gptq") => Some(1),
         Some("gptq_v2") => Some(0),
         Some(got) => {
-            let known = "gptq or gptq_v2";
-            return Err(unsupported("checkpoint_format of GPTQ", known, "", got));
+            return Err(unsupported("checkpoint_format of GPTQ", "gptq or gptq_v2", "", got));
         }
     };
     let mut known = Settings::new(config, gptq(config, less)?, "bits of GPTQ")?;
@@ -91,8 +89,7 @@ pub fn find_auto_round(files: &Files, config: &Value) -> Result<Found> {
 
 /// The first of these keys that the configuration has, a text.
 fn first<'a, const N: usize>(config: &'a Value, keys: [&str; N]) -> Result<Option<&'a str>> {
-    let values = keys.map(|key| &config[key]);
-    match values.into_iter().find(|value| !value.is_null()) {
+    match keys.map(|key| &config[key]).into_iter().find(|value| !value.is_null()) {
         None => Ok(None),
         Some(Value::String(text)) => Ok(Some(text)),
         Some(got) => Err(unsupported("format of a weight", "a text", "", &got.to_string())),
@@ -109,8 +106,7 @@ fn gptq(config: &Value, less: Option<u8>) -> Result<Library> {
         Value::Null => None,
         Value::Bool(symmetric) => Some(*symmetric),
         got => {
-            let got = got.to_string();
-            return Err(unsupported("sym of GPTQ", "true or false", "", &got));
+            return Err(unsupported("sym of GPTQ", "true or false", "", &got.to_string()));
         }
     };
     // Where modules differ in it, the zero points of each are taken by the word.
@@ -118,9 +114,8 @@ fn gptq(config: &Value, less: Option<u8>) -> Result<Library> {
         let mut modules = config[*key].as_object().into_iter().flatten();
         modules.any(|(_, module)| !module["sym"].is_null())
     };
-    let differ = ["dynamic", "extra_config"].iter().any(has_sym);
     let symmetric = match symmetric {
-        Some(true) if differ => Some(false),
+        Some(true) if ["dynamic", "extra_config"].iter().any(has_sym) => Some(false),
         Some(true) if is_mixed(config) => None,
         same => same,
     };
@@ -130,8 +125,7 @@ fn gptq(config: &Value, less: Option<u8>) -> Result<Library> {
 impl Settings {
     fn new(config: &Value, library: Library, bits: &'static str) -> Result<Self> {
         let value = |keys: [&str; 2]| {
-            let values = keys.map(|key| &config[key]);
-            values.into_iter().find(|value| !value.is_null())
+            keys.map(|key| &config[key]).into_iter().find(|value| !value.is_null())
         };
         let said = value(["bits", "w_bit"]);
         let said = match said.map(|said| (said, said.as_u64())) {
@@ -163,12 +157,9 @@ fn find(files: &Files, by_tensors: bool, known: Settings) -> Result<Found> {
             && !by_tensors
             && files.find(&of_module(module, QWEIGHT)).is_none()
         {
-            let expected = "scales beside `qweight`";
-            return Err(invalid(name, expected, "scales of another module"));
+            return Err(invalid(name, "scales beside `qweight`", "scales of another module"));
         }
-        let Some(module) = module(name, QWEIGHT) else {
-            continue;
-        };
+        let Some(module) = module(name, QWEIGHT) else { continue };
         let name = |last| of_module(module, last);
         let scales = files.find(&name("scales")).map(|(_, scales)| scales);
         // Others have tensors of that name, too.
@@ -193,8 +184,7 @@ fn weight(files: &Files, module: &str, known: Settings, found: &mut Found) -> Re
     let (groups, n) = match of_scales.shape[..] {
         [groups, n] if groups > 0 => (groups, n),
         ref got => {
-            let expected = "[groups, out_features]";
-            return Err(invalid(&scales, expected, format!("{got:?}")));
+            return Err(invalid(&scales, "[groups, out_features]", format!("{got:?}")));
         }
     };
     let is_gptq = known.library != Library::Awq;
@@ -221,76 +211,59 @@ fn weight(files: &Files, module: &str, known: Settings, found: &mut Found) -> Re
     let what = format!(", codes of {bits} bits");
     of_codes.check(&codes, Dtype::I32, &words, &what)?;
     of_zeros.check(&zeros, Dtype::I32, &[groups, n.div_ceil(each)], &what)?;
-    let order = group_of_inputs(files, order, [k, groups], known, found)?;
+    let groups_of_inputs = group_of_inputs(files, &order, [k, groups], known, found)?;
     if k == 0 || !k.is_multiple_of(groups) {
-        let expected = format!("groups of equally many of {k} inputs");
-        return Err(invalid(&scales, expected, groups));
+        return Err(invalid(&scales, format!("groups of equally many of {k} inputs"), groups));
     }
     check_groups(&scales, [k, groups], known)?;
-    let mut parts = vec![order];
-    let of_zeros = [n, groups];
-    match zero_points(files, &zeros, of_zeros, known.library, packing(Axis::Rows, 0))? {
+    let weight = of_module(module, "weight");
+    let mut add = |from, to, entry| found.packed.push((from, format!("{weight}{to}"), entry));
+    if let Some(entry) = groups_of_inputs {
+        add(order, G_IDX, entry);
+    }
+    let in_rows = |offset| of_zeros.packed([n, groups], packing(Axis::Rows, offset));
+    match zero_points(files, &zeros, &in_rows(0), known.library, bits)? {
         None => found.settings.push(zeros),
-        Some(offset) => {
-            let entry = packed(files, &zeros, of_zeros, packing(Axis::Rows, offset))?;
-            parts.push(Some((zeros, ZERO_POINT, entry)));
-        }
+        Some(offset) => add(zeros, ZERO_POINT, in_rows(offset)),
     }
     let entry =
         Entry { shape: vec![n, groups], encoding: Encoding::Transposed, ..of_scales.clone() };
-    parts.push(Some((scales, SCALE, entry)));
+    add(scales, SCALE, entry);
     let axis = if is_gptq { Axis::Columns } else { Axis::Rows };
-    let entry = packed(files, &codes, [n, k], packing(axis, 1 << (bits - 1)))?;
-    parts.push(Some((codes, "", entry)));
-    let weight = of_module(module, "weight");
-    let parts = parts.into_iter().flatten();
-    found.packed.extend(parts.map(|(from, to, entry)| (from, format!("{weight}{to}"), entry)));
+    add(codes, "", of_codes.packed([n, k], packing(axis, 1 << (bits - 1))));
     Ok(())
 }
 
 /// The group of each input, if they are not in order; AutoRound's are, and may not be told.
 fn group_of_inputs(
     files: &Files,
-    name: String,
+    name: &str,
     [k, groups]: [usize; 2],
     known: Settings,
     found: &mut Found,
-) -> Result<Option<(String, &'static str, Entry)>> {
-    let is_absent = known.group_size.is_some() && files.find(&name).is_none();
+) -> Result<Option<Entry>> {
+    let is_absent = known.group_size.is_some() && files.find(name).is_none();
     if known.library == Library::Awq || is_absent {
         return Ok(None);
     }
-    if is_in_order(files, &name, groups, k)? {
-        found.settings.push(name);
+    if is_in_order(files, name, groups, k)? {
+        found.settings.push(name.to_owned());
         return Ok(None);
     }
-    let entry = tensor(files, &name)?.clone();
-    Ok(Some((name, G_IDX, entry)))
+    tensor(files, name).cloned().map(Some)
 }
 
 /// Checks the number of groups where no `g_idx` tells the inputs of each: the last group may have
 /// fewer.
 fn check_groups(scales: &str, [k, groups]: [usize; 2], known: Settings) -> Result<()> {
-    let (Some(said), size) = (known.group_size, k / groups) else {
-        return Ok(());
-    };
+    let (Some(said), size) = (known.group_size, k / groups) else { return Ok(()) };
     // Groups of a power of two are never fewer, larger ones of which the last one is not whole.
     let may_differ = known.is_mixed || known.library == Library::Awq;
     let is_said = usize::try_from(said) == Ok(size) || may_differ && size.is_power_of_two();
     if groups == 1 || is_said {
         return Ok(());
     }
-    let expected = format!("groups of {said} of {k} inputs");
-    Err(invalid(scales, expected, format!("{groups} groups")))
-}
-
-fn packed(files: &Files, name: &str, shape: [usize; 2], packing: Packing) -> Result<Entry> {
-    Ok(Entry {
-        dtype: Dtype::I8,
-        shape: shape.to_vec(),
-        encoding: Encoding::Packed(packing),
-        ..tensor(files, name)?.clone()
-    })
+    Err(invalid(scales, format!("groups of {said} of {k} inputs"), format!("{groups} groups")))
 }
 
 /// The difference of stored zero points and zero points of signed codes; `None` where the latter
@@ -300,17 +273,15 @@ fn packed(files: &Files, name: &str, shape: [usize; 2], packing: Packing) -> Res
 fn zero_points(
     files: &Files,
     name: &str,
-    shape: [usize; 2],
+    entry: &Entry,
     library: Library,
-    packing: Packing,
+    bits: usize,
 ) -> Result<Option<u8>> {
-    let entry = packed(files, name, shape, packing)?;
     let (shard, _) = files.get(name, "the zero points")?;
-    let stored = shard.codes(&entry, 0..entry.elements())?;
+    let stored = shard.codes(entry, 0..entry.elements())?;
     let stored: Vec<u8> = stored.into_iter().map(i8::cast_unsigned).collect();
-    let (middle, greatest) = (1u8 << (packing.bits - 1), u8::MAX >> (8 - packing.bits));
-    let uniform = stored.first().copied();
-    let uniform = uniform.filter(|first| stored.iter().all(|zero| zero == first));
+    let (middle, greatest) = (1u8 << (bits - 1), u8::MAX >> (8 - bits));
+    let uniform = stored.first().copied().filter(|first| stored.iter().all(|zero| zero == first));
     // Symmetric codes have the middle code, or 1 less.
     let is_middle = uniform == Some(middle);
     let is_symmetric = is_middle || uniform == Some(middle - 1);

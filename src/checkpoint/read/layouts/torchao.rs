@@ -90,15 +90,10 @@ pub fn find(files: &Files, _: &Value) -> Result<Found> {
 
 /// The tensors that the metadata of a file describes, if torchao wrote it.
 fn described(header: &Header) -> Result<Vec<(String, Described)>> {
-    let Some(names) = header.metadata.get(NAMES) else {
-        return Ok(Vec::new());
-    };
-    let Ok(names) = parse::<BTreeSet<String>>(names.as_bytes()) else {
-        return Ok(Vec::new());
-    };
+    let Some(names) = header.metadata.get(NAMES) else { return Ok(Vec::new()) };
+    let Ok(names) = parse::<BTreeSet<String>>(names.as_bytes()) else { return Ok(Vec::new()) };
     let described = names.into_iter().filter_map(|name| {
-        let json = header.metadata.get(&name)?;
-        let described = parse(json.as_bytes()).map_err(|got| {
+        let described = parse(header.metadata.get(&name)?.as_bytes()).map_err(|got| {
             Error::malformed(
                 "metadata of torchao",
                 format!("a description of the tensor {:?}", brief(&name, 200)),
@@ -115,8 +110,7 @@ fn weight(files: &Files, name: String, described: &Described) -> Result<Option<W
         "Tensor" => return Ok(None),
         "Int8Tensor" | "IntxUnpackedToInt8Tensor" => {}
         got => {
-            let known = "Int8Tensor or IntxUnpackedToInt8Tensor";
-            return Err(unsupported(FORMAT, known, &name, got));
+            return Err(unsupported(FORMAT, "Int8Tensor or IntxUnpackedToInt8Tensor", &name, got));
         }
     }
     let known = ["qdata", "scale", "zero_point"];
