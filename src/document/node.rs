@@ -11,7 +11,6 @@ pub(crate) trait Read: Sized {
     fn read(node: &Node) -> Result<Self>;
 }
 
-/// A value and its place.
 #[derive(Debug)]
 pub(crate) struct Node {
     pub(super) line: usize,
@@ -39,7 +38,6 @@ pub(crate) struct Map<'a> {
 }
 
 impl Node {
-    /// An error at this value.
     pub fn fault(&self, message: impl Into<String>) -> Error {
         Error::from(Fault::InvalidConfig {
             line: self.line,
@@ -226,7 +224,6 @@ impl fmt::Display for Value {
 
 /// Messages quote the value found, which may be anything.
 const LONGEST_MESSAGE: usize = 800;
-/// The maximum nesting of lists and maps.
 pub(super) const MAX_DEPTH: usize = 32;
 /// Values, and what aliases repeat of them.
 pub(super) const MAX_VALUES: usize = 100_000;

@@ -105,7 +105,6 @@ pub(crate) fn deserialize<'de, T: Read, D: Deserializer<'de>>(from: D) -> Result
     T::read(&node).map_err(serde::de::Error::custom)
 }
 
-/// `Deserialize` of what can be read.
 macro_rules! deserialize_by_read {
     ($($type:ty),+) => {$(
         impl<'de> serde::Deserialize<'de> for $type {
@@ -121,7 +120,6 @@ pub(crate) use deserialize_by_read;
 /// A node with its place, or without: only YAML gives places.
 struct NodeTree<const PLACED: bool>(Node);
 
-/// A value whose parts are such trees.
 struct Branch<const PLACED: bool>(Value);
 
 impl<'de, const PLACED: bool> Deserialize<'de> for NodeTree<PLACED> {
@@ -217,14 +215,12 @@ fn parse_json(text: &str) -> Result<Node> {
     reader.node(raw.get(), 0)
 }
 
-/// Reads values in the order of the text.
 struct Reader<'a> {
     text: &'a str,
     /// How far lines and columns are counted.
     at: usize,
     line: usize,
     column: usize,
-    /// The number of values so far.
     values: usize,
 }
 
@@ -293,7 +289,6 @@ impl<'a> Reader<'a> {
     }
 }
 
-/// An object's keys and values, in their order.
 struct ObjectEntries<'a>(Vec<(&'a RawValue, &'a RawValue)>);
 
 impl<'de: 'a, 'a> Deserialize<'de> for ObjectEntries<'a> {

@@ -48,16 +48,11 @@ pub(crate) enum Activations {
 }
 
 impl Activations {
-    /// Activations beside float16 weights and tables.
     pub const FLOAT: Self = Self::Word(HalfType::Float16.facts().activations);
-    /// Activations beside bfloat16 weights.
     const BFLOAT16: Self = Self::Word(HalfType::BFloat16.facts().activations);
-    /// Activations beside weights in groups.
     pub const PER_GROUP: Self = Self::Word("per_group");
-    /// Activations beside weights in groups, one scale a row.
     pub const PER_ROW: Self = Self::Word("per_row");
 
-    /// The activations beside these weights in groups.
     pub const fn of_groups(groups: GroupConfig) -> Self {
         if groups.per_row { Self::PER_ROW } else { Self::PER_GROUP }
     }
@@ -72,7 +67,6 @@ impl Activations {
 }
 
 impl QConfig {
-    /// The activations beside the weight.
     pub(crate) fn activations(&self) -> Activations {
         match self {
             Self::Int8 { activation, .. } => Activations::Dynamic(*activation),
@@ -252,7 +246,6 @@ impl Read for ObserverConfig {
     }
 }
 
-/// Reads the arguments that some observers take and others do not.
 fn single_arguments(map: &Map<'_>, kind: &mut ObserverKind) -> Result<()> {
     let taken = match kind {
         ObserverKind::MovingAverageMinMax { averaging_constant }

@@ -38,12 +38,10 @@ pub struct FloatTensor {
     own_bytes: usize,
 }
 
-/// Advice on such tensors.
 pub(super) const ADVICE: &str = "hold a weight in a candle_dynquant::nn::Linear or a layer of your own, \
                                  or mark the field #[quantizable(skip)]";
 
 impl FloatTensor {
-    /// Dtype, shape, bytes and holder, without the path.
     pub(super) fn description(&self) -> String {
         let dtype = match self.dtype {
             // The only other dtype that is found.
@@ -117,7 +115,8 @@ pub(crate) fn checked(
 
 /// The float tensors of a model in which nothing is quantized, and advice.
 pub(super) fn of_float(survey: &Survey) -> Option<String> {
-    listed(&named(survey, &Owners::before(survey, |_| false)).iter().collect::<Vec<_>>())
+    let named = named(survey, &Owners::before(survey, |_| false));
+    listed(&named.iter().collect::<Vec<_>>())
 }
 
 fn listed(tensors: &[&FloatTensor]) -> Option<String> {

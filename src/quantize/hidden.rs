@@ -48,13 +48,18 @@ impl fmt::Display for OpaqueField {
 #[derive(Debug, PartialEq)]
 enum HiddenReason {
     /// A layer, of this type, that has a namesake in [`nn`](crate::nn).
-    Namesake { held: String },
-    /// A trait object or closure.
-    Dynamic { held: String },
+    Namesake {
+        held: String,
+    },
+    Dynamic {
+        held: String,
+    },
     /// A reference, or a shared lock: what it holds cannot be exchanged.
     Borrowed,
     /// A type that does not derive [`Quantizable`](crate::Quantizable).
-    NotDerived { held: String },
+    NotDerived {
+        held: String,
+    },
 }
 
 impl HiddenReason {
@@ -102,7 +107,6 @@ const BOUND: &str = "bound the type parameters behind Arc and Rc by Clone + 'sta
 /// Layers of candle's that `nn` has too.
 const NAMESAKES: [&str; 5] = ["Linear", "LSTM", "GRU", "Embedding", "Sequential"];
 
-/// Types with a key and a value.
 const MAPS: [&str; 3] = ["HashMap", "BTreeMap", "IndexMap"];
 
 /// Generic types of the standard library that a walk enters, or that hold nothing.

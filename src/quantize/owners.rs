@@ -96,7 +96,6 @@ impl Owners {
         Self::new(layers.chain(tensors).collect())
     }
 
-    /// The bytes that the layer counts.
     pub fn bytes(&self, layer: usize) -> usize {
         self.counts.range((layer, 0)..(layer + 1, 0)).map(|(_, count)| count.bytes).sum()
     }

@@ -88,14 +88,10 @@ pub(crate) struct Origin {
 }
 
 /// The tensor of a checkpoint that a tensor in memory was loaded from.
-#[derive(Clone)]
-pub(super) struct LoadedFrom {
+struct LoadedFrom {
     id: TensorId,
-    name: Arc<str>,
-    dims: Arc<[usize]>,
-    source: Weak<dyn Source>,
-    /// The tensor's [`Source::sample`]; empty if unknown.
-    sample: Arc<[u8]>,
+    /// All of it; its [`Source::sample`] is empty if unknown.
+    tensor: Origin,
 }
 
 /// The origins of loaded tensors, by their memory. Origins of a closed checkpoint are removed when
@@ -121,38 +117,34 @@ pub(crate) fn record(
     if !tensor.device().is_cpu() {
         return;
     }
-    let loaded = LoadedFrom {
-        id: tensor.id(),
-        name: name.into(),
-        dims: tensor.dims().into(),
-        source,
-        sample: sample.into(),
-    };
+    let (dims, part) = (tensor.dims().into(), Part::whole(tensor.dims()));
+    let loaded = Origin { name: name.into(), dims, part, source, sample: sample.into() };
     let mut origins = TENSOR_ORIGINS.lock().unwrap_or_else(PoisonError::into_inner);
     let TensorOrigins { by_memory, sweep_at } = &mut *origins;
     let by_memory = by_memory.get_or_insert_default();
     if by_memory.len() >= *sweep_at {
-        by_memory.retain(|_, loaded| loaded.source.strong_count() > 0);
+        by_memory.retain(|_, loaded| loaded.tensor.source.strong_count() > 0);
         *sweep_at = 2 * by_memory.len().max(512);
     }
-    by_memory.insert(MemoryId::new(&*storage), loaded);
+    by_memory.insert(MemoryId::new(&*storage), LoadedFrom { id: tensor.id(), tensor: loaded });
 }
 
-/// The tensor of a checkpoint whose memory a tensor is in.
-fn loaded_from(tensor: &Tensor) -> Option<LoadedFrom> {
+/// The tensor of a checkpoint whose memory a tensor is in, and the tensor that was handed out.
+fn loaded_from(tensor: &Tensor) -> Option<(Origin, TensorId)> {
     let (storage, _) = tensor.storage_and_layout();
     let origins = TENSOR_ORIGINS.lock().unwrap_or_else(PoisonError::into_inner);
-    origins.by_memory.as_ref()?.get(&MemoryId::new(&*storage)).cloned()
+    let loaded = origins.by_memory.as_ref()?.get(&MemoryId::new(&*storage))?;
+    Some((loaded.tensor.clone(), loaded.id))
 }
 
 /// The tensor of a checkpoint that `answer` is, unchanged since a backend handed it out.
-pub(super) fn loaded_whole(answer: &Tensor) -> Option<LoadedFrom> {
-    loaded_from(answer).filter(|loaded| loaded.id == answer.id())
+pub(super) fn loaded_whole(answer: &Tensor) -> Option<Origin> {
+    loaded_from(answer).filter(|(_, id)| *id == answer.id()).map(|(loaded, _)| loaded)
 }
 
 /// The origin of a matrix, if it is in the memory of a tensor that was handed out.
 pub(crate) fn find(matrix: &Tensor) -> Option<Origin> {
-    let loaded = loaded_from(matrix)?;
+    let (loaded, _) = loaded_from(matrix)?;
     let (source, part) = (loaded.source.upgrade()?, Part::from_layout(matrix.layout())?);
     let name = &loaded.name;
     let is_quantized = source.format(name).is_some() || source.view(name, &part).is_some();
@@ -164,7 +156,7 @@ pub(crate) fn find(matrix: &Tensor) -> Option<Origin> {
     } else {
         is_like(matrix, name, part, &*source)
     };
-    is_it.ok()?.then(|| loaded.origin(part))
+    is_it.ok()?.then(|| loaded.of_part(part))
 }
 
 /// The origin of the weight of a convolution that a backend handed out whole; of a quantized one,
@@ -172,7 +164,7 @@ pub(crate) fn find(matrix: &Tensor) -> Option<Origin> {
 pub(crate) fn of_convolution(weight: &Tensor, taps: &[usize]) -> Option<Origin> {
     let loaded = loaded_whole(weight)?;
     let is_quantized = loaded.source.upgrade()?.format(&loaded.name).is_some();
-    Some(loaded.whole(if is_quantized { taps } else { weight.dims() }))
+    Some(loaded.of_shape(if is_quantized { taps } else { weight.dims() }))
 }
 
 /// The 8 places at which a matrix is compared, by row and column, from the first to the last, and
@@ -260,34 +252,6 @@ fn equals_block(matrix: &Tensor, part: Part, values: Vec<f32>) -> Result<bool> {
     Ok(got.all(|(value, at)| *value == expected[at - part.offset]))
 }
 
-impl LoadedFrom {
-    /// The format of the weight that it describes.
-    pub fn format(&self) -> Option<Format> {
-        self.source.upgrade()?.format(&self.name)
-    }
-
-    /// The origin of the weight of that shape that it describes.
-    pub fn whole(self, shape: &[usize]) -> Origin {
-        Self { dims: shape.into(), ..self }.origin(Part::whole(shape))
-    }
-
-    /// Whether a matrix is the whole tensor as it was handed out, by the sample of both.
-    fn is_sampled(&self, matrix: &Tensor, part: &Part) -> bool {
-        let is_known = !self.sample.is_empty() && *part == Part::whole(&self.dims);
-        is_known && sample_of(matrix) == *self.sample
-    }
-
-    fn origin(self, part: Part) -> Origin {
-        let sample = if self.sample.is_empty() {
-            let source = self.source.upgrade();
-            source.and_then(|source| source.sample(&self.name).ok()).unwrap_or_default().into()
-        } else {
-            self.sample
-        };
-        Origin { name: self.name, dims: self.dims, part, source: self.source, sample }
-    }
-}
-
 impl Part {
     /// All rows of a tensor, whose length is the last axis.
     pub fn whole(shape: &[usize]) -> Self {
@@ -335,6 +299,30 @@ impl Part {
 }
 
 impl Origin {
+    /// The format of the weight that it describes.
+    pub fn format(&self) -> Option<Format> {
+        self.source.upgrade()?.format(&self.name)
+    }
+
+    /// All of the weight of that shape that it describes.
+    pub fn of_shape(self, shape: &[usize]) -> Self {
+        Self { dims: shape.into(), ..self }.of_part(Part::whole(shape))
+    }
+
+    /// Whether a matrix is the whole tensor as it was handed out, by the sample of both.
+    fn is_sampled(&self, matrix: &Tensor, part: &Part) -> bool {
+        let is_known = !self.sample.is_empty() && *part == Part::whole(&self.dims);
+        is_known && sample_of(matrix) == *self.sample
+    }
+
+    fn of_part(mut self, part: Part) -> Self {
+        if self.sample.is_empty() {
+            let sample = self.source.upgrade().and_then(|source| source.sample(&self.name).ok());
+            self.sample = sample.unwrap_or_default().into();
+        }
+        Self { part, ..self }
+    }
+
     /// The weight to be multiplied, if the checkpoint has it quantized.
     pub fn weight(&self) -> Result<Option<Parts>> {
         let Some(source) = self.source.upgrade() else { return Ok(None) };

@@ -4,13 +4,13 @@ use candle_core::{DType, Tensor};
 use candle_nn::VarBuilder;
 
 use super::format::{EQUALIZED, FORMAT, Format, RESIDUAL};
-use super::origin::{self, LoadedFrom, Origin, Parts};
+use super::origin::{self, Origin, Parts};
 use crate::error::Result;
 use crate::tensor::check_float_dtype;
 
 /// A quantized weight that a checkpoint has.
 pub(crate) struct QuantizedEntry {
-    loaded: LoadedFrom,
+    loaded: Origin,
     pub format: Format,
     /// The name that it was asked for by.
     path: String,
@@ -49,7 +49,7 @@ impl QuantizedEntry {
 
     /// The place of the weight in the checkpoint, whatever name it was asked for by.
     pub fn origin(&self, shape: &[usize]) -> Origin {
-        self.loaded.clone().whole(shape)
+        self.loaded.clone().of_shape(shape)
     }
 }
 

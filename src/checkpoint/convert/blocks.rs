@@ -51,7 +51,6 @@ impl<'a> SourceWeight<'a> {
         Ok((shard, entry, shape))
     }
 
-    /// The rows that are quantized, and their length.
     pub fn matrix(self) -> Result<[usize; 2]> {
         let (_, _, shape) = self.stored()?;
         let matrix = Part::whole(&shape).shape;
@@ -91,7 +90,6 @@ pub fn blocks(
     Ok(())
 }
 
-/// A block of rows.
 fn block(values: Vec<f32>, rows: &Range<usize>, k: usize) -> Result<Tensor> {
     Ok(Tensor::from_vec(values, (rows.len(), k), &Device::Cpu)?)
 }

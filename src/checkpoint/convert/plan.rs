@@ -197,12 +197,10 @@ impl PlannedLayer {
         matches!(self.kind, LayerKind::Linear | LayerKind::Embedding | LayerKind::Custom(_))
     }
 
-    /// Whether it is multiplied as a Linear is.
     pub(super) fn is_linear(&self) -> bool {
         self.kind == LayerKind::Linear || self.kind == LayerKind::custom(EXPERT)
     }
 
-    /// Why no rule is for it.
     fn why_none(&self) -> LeftReason {
         let mut others = OTHERS.iter();
         match others.find(|(kind, _)| self.kind == LayerKind::custom(kind)) {
@@ -216,9 +214,10 @@ impl PlannedLayer {
 /// key and value, one after the other.
 fn tensor(source: &Checkpoint, name: &str, kind: &LayerKind) -> Option<PlannedLayer> {
     let (_, entry) = source.opened.files.find(name)?;
+    let shape = matrix(name, entry).ok().filter(|_| entry.is_float())?;
     Some(PlannedLayer {
         tensors: vec![name.to_owned()],
-        shapes: vec![matrix(name, entry).ok().filter(|_| entry.is_float())?.to_vec()],
+        shapes: vec![shape.to_vec()],
         ..PlannedLayer::new(name, kind.clone())
     })
 }
@@ -422,7 +421,8 @@ fn kind(module: &str, last: &str, shape: impl Fn(&str) -> Option<[usize; 2]>) ->
     let [rows, state] = shape(&format!("weight_hh{suffix}"))?;
     // If a state is projected, only the projection knows the hidden size.
     let hidden = shape(&format!("weight_hr{suffix}")).map_or(state, |[_, hidden]| hidden);
-    Some(match (rows.checked_div(hidden).filter(|gates| gates * hidden == rows)?, is_layer) {
+    let gates = rows.checked_div(hidden).filter(|gates| gates * hidden == rows)?;
+    Some(match (gates, is_layer) {
         (4, true) => LayerKind::LSTM,
         (3, true) => LayerKind::GRU,
         (1, true) => LayerKind::RNN,

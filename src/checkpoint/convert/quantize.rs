@@ -157,7 +157,6 @@ fn format(kind: &LayerKind, qconfig: &QConfig, weight: SourceWeight<'_>) -> Resu
     Ok(format)
 }
 
-/// The error of a weight, at its place in the source.
 fn fault(error: Error, source: &Opened, name: &str) -> Error {
     // Of the source or of the output.
     if error.is_in_file() || error.kind() == ErrorKind::Io {
@@ -193,7 +192,6 @@ pub fn dequantize(
     rewrite(&contents, out.as_ref(), progress)
 }
 
-/// The output for a tensor of the source.
 fn outputs<'a>(source: &'a Opened, name: &'a str, entry: &'a Entry) -> Vec<Output<'a>> {
     // The tensor has the elements of a view.
     let is_view = source.viewed.contains_key(name);

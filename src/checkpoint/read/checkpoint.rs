@@ -247,7 +247,7 @@ impl Backend {
         };
         // Of a quantized weight it is the file's, which is read when it is asked for.
         let is_float = !self.0.weights.contains_key(name);
-        let sample = is_float.then(|| origin::sample_of(&tensor)).unwrap_or_default();
+        let sample = if is_float { origin::sample_of(&tensor) } else { Vec::new() };
         let tensor = match float {
             Some((shape, axes)) => tensor.permute(axes)?.reshape(shape)?,
             None => tensor,

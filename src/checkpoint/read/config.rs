@@ -17,12 +17,10 @@ use crate::name_regex::NameRegexes;
 use crate::qconfig::{DynamicConfig, Granularity};
 use crate::words::brief;
 
-/// The maximum length of a `config.json`.
 pub const MAX_CONFIG: u64 = 4 << 20;
 /// Values within each other.
 const MAX_DEPTH: usize = 128;
 pub const ENTRY: &str = "quantization_config";
-/// The key of the entry in older files.
 pub const OLD_ENTRY: &str = "compression_config";
 pub const METHOD: &str = "compressed-tensors";
 /// The file of NVIDIA's Model Optimizer that says how a folder is quantized.
@@ -41,7 +39,6 @@ const IMAGE_CODES: [&str; 2] = ["beit", "data2vec-vision"];
 const FORMATS: [&str; 5] =
     ["int-quantized", "naive-quantized", "pack-quantized", "mixed-precision", "dense"];
 
-/// How a folder that others wrote is quantized.
 #[derive(Debug, Default)]
 pub struct Quantization {
     /// The treatment of activations in each group.
@@ -214,12 +211,10 @@ impl Quantization {
         Some(self.groups[self.group(weight)?])
     }
 
-    /// The bits of a weight, if the file says it.
     pub fn bits(&self, weight: &str) -> Option<u64> {
         self.bits[self.group(weight)?]
     }
 
-    /// The number of the group that has a weight.
     fn group(&self, weight: &str) -> Option<usize> {
         let module = module(weight);
         let named = self.names.get(module).copied();
@@ -228,7 +223,6 @@ impl Quantization {
     }
 }
 
-/// The module of a weight.
 fn module(weight: &str) -> &str {
     weight.strip_suffix(".weight").unwrap_or(weight)
 }
@@ -250,7 +244,6 @@ impl RawActivations {
     }
 }
 
-/// A value as its text.
 struct ValueText(Box<RawValue>);
 
 impl Keyed for ValueText {

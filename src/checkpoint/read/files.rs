@@ -26,12 +26,10 @@ const MAX_INDEX: u64 = 100_000_000;
 /// The files, and which of them has a tensor.
 #[derive(Debug)]
 pub struct Files {
-    /// The folder, if the checkpoint is a folder.
     pub folder: Option<PathBuf>,
     /// The index, if the tensors are in shards.
     pub index: Option<PathBuf>,
     pub shards: Vec<Shard>,
-    /// The shard of each tensor.
     tensors: BTreeMap<String, usize>,
 }
 
@@ -98,7 +96,6 @@ impl Files {
         Ok(Self { folder: Some(folder.to_owned()), index: Some(path.to_owned()), shards, tensors })
     }
 
-    /// A tensor and the file that has it.
     pub fn find(&self, name: &str) -> Option<(&Shard, &Entry)> {
         let shard = &self.shards[*self.tensors.get(name)?];
         Some((shard, shard.header.tensors.get(name)?))
@@ -110,13 +107,11 @@ impl Files {
         self.find(name).ok_or_else(missing)
     }
 
-    /// All tensors by name.
     pub fn tensors(&self) -> impl Iterator<Item = (&str, &Shard, &Entry)> {
         let names = self.tensors.keys();
         names.filter_map(|name| self.find(name).map(|(shard, entry)| (&**name, shard, entry)))
     }
 
-    /// The tensors whose names begin so.
     pub fn below<'a>(&'a self, start: &str) -> impl Iterator<Item = (&'a str, &'a Entry)> {
         let names = self.tensors.range(start.to_owned()..).map(|(name, _)| &**name);
         let names = names.take_while(move |name| name.starts_with(start));
@@ -128,10 +123,6 @@ impl Files {
         self.tensors.get(name).copied()
     }
 
-    /// Gives a tensor another name.
-    ///
-    /// # Errors
-    /// When there is another tensor of that name.
     pub fn rename(&mut self, from: &str, to: &str, encoding: Encoding) -> Result<()> {
         match self.find(from) {
             Some((_, entry)) => self.replace(from, to, Entry { encoding, ..entry.clone() }),
@@ -164,7 +155,6 @@ impl Files {
         }
     }
 
-    /// Removes a key of the metadata of all files.
     pub fn forget(&mut self, key: &str) {
         for shard in &mut self.shards {
             shard.header.metadata.remove(key);
@@ -252,7 +242,6 @@ fn only_file(folder: &Path) -> Result<PathBuf> {
 
 #[derive(Deserialize)]
 struct Index {
-    /// The file of each tensor.
     weight_map: UniqueMap<FileName>,
 }
 
@@ -287,7 +276,6 @@ fn read_index(path: &Path) -> Result<BTreeMap<String, FileName>> {
     }
 }
 
-/// A whole file of at most `max` bytes.
 pub fn read_small(path: &Path, max: u64) -> Result<Vec<u8>> {
     input::read(path, max).map_err(|error| match Unexpected::behind(&error) {
         Some(Unexpected { expected, got }) if error.kind() == ErrorKind::FileTooLarge => {

@@ -17,7 +17,6 @@ use crate::weight::{MINIMUM, SCALE};
 use crate::words::brief;
 
 pub const MAGIC: &[u8] = b"GGUF";
-/// The maximum length of a key or name.
 const MAX_NAME: u64 = 1 << 16;
 const MAX_TENSORS: u64 = 1 << 20;
 const MAX_KEYS: u64 = 1 << 16;
@@ -225,7 +224,6 @@ impl<R: BufRead> GgufReader<R> {
         Ok((key, place))
     }
 
-    /// A number, a truth value or a text.
     fn scalar(&mut self, kind: u32) -> Result<Value> {
         Ok(match kind {
             0 => json!(u8::from_le_bytes(self.bytes()?)),
@@ -247,7 +245,6 @@ impl<R: BufRead> GgufReader<R> {
         })
     }
 
-    /// Skips a value.
     fn skip_value(&mut self, kind: u32, depth: u32) -> Result<()> {
         match (size(kind), kind) {
             (Some(size), _) => self.skip(size),
@@ -401,7 +398,6 @@ fn malformed(expected: impl Display, got: impl Display) -> Error {
     Error::malformed("GGUF file", expected, got)
 }
 
-/// The part of the metadata that is used.
 #[derive(Debug, Default)]
 pub struct Metadata {
     pub architecture: String,
@@ -449,7 +445,6 @@ const MAX_PARTS: u64 = 99_999;
 const GEMMA: &str = "gemma3";
 const LFM2: &str = "lfm2";
 const PHI3: &str = "phi3";
-/// Decoders of transformers.
 const DECODERS: [&str; 9] =
     ["llama", "qwen2", "qwen3", "smollm3", "granite", "qwen3moe", "olmoe", "granitemoe", LFM2];
 /// Decoders that rotate neighbouring features of queries and keys.

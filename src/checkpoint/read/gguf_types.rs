@@ -7,15 +7,12 @@ use half::f16;
 
 use crate::error::Result;
 
-/// A type of blocks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct BlockType {
     number: u32,
     /// The name, empty where the number is not known.
     pub name: &'static str,
-    /// The elements of a block.
     pub elements: usize,
-    /// The bytes of a block.
     pub bytes: usize,
     candle: Option<GgmlDType>,
 }
@@ -56,7 +53,6 @@ impl BlockType {
         known.copied().unwrap_or(Self { number, name: "", elements: 1, bytes: 0, candle: None })
     }
 
-    /// Whether elements can be read.
     pub fn is_read(self) -> bool {
         self.candle.is_some() || ["IQ4_NL", "IQ4_XS", "MXFP4", "Q8K"].contains(&self.name)
     }

@@ -18,11 +18,9 @@ use crate::words::brief;
 const MAX_HEADER: u64 = 100_000_000;
 /// More dimensions than any library has.
 const MAX_RANK: usize = 32;
-/// Bytes of the length.
 pub const LENGTH: u64 = 8;
 const METADATA: &str = "__metadata__";
 
-/// The contents of a file.
 #[derive(Debug, Default)]
 pub struct Header {
     pub tensors: BTreeMap<String, Entry>,
@@ -44,7 +42,6 @@ pub struct Entry {
     pub heads: usize,
 }
 
-/// How the elements of a tensor are stored.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Encoding {
     Plain,
@@ -52,13 +49,11 @@ pub enum Encoding {
     Absmax,
     /// f32, each 1 more than the element: GGUF's norms of Gemma.
     PlusOne,
-    /// A matrix that the file has transposed.
     Transposed,
     /// Codes of a matrix, several to a number; dtype and shape describe the codes.
     Packed(Packing),
     /// Codes of 4 bits, a byte each.
     Unpacked,
-    /// A part of GGUF's blocks.
     Blocks(Blocks),
 }
 
@@ -69,7 +64,6 @@ pub struct Blocks {
     pub part: BlockPart,
 }
 
-/// The part of each block that a tensor has.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum BlockPart {
     /// f32.
@@ -94,7 +88,6 @@ impl Blocks {
 }
 
 impl Encoding {
-    /// Whether it is of codes of 4 bits.
     pub fn is_int4(self) -> bool {
         match self {
             Self::Packed(packing) => packing.bits == 4,
@@ -110,7 +103,6 @@ impl Encoding {
 /// How codes of 4 or 8 bits are stored, eight or four to an i32, the first in the lowest bits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Packing {
-    /// The bits of a code.
     pub bits: usize,
     /// The axis along which the codes of one number are.
     pub axis: Axis,
@@ -122,7 +114,6 @@ pub struct Packing {
     pub offset: u8,
 }
 
-/// An axis of a matrix.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Axis {
     Rows,
@@ -141,7 +132,6 @@ impl Packing {
         self.bits * place
     }
 
-    /// The codes of one number.
     pub fn codes(self) -> usize {
         32 / self.bits
     }
@@ -185,7 +175,6 @@ impl Entry {
         Err(invalid(name, format!("{dtype} {shape:?}{what}"), self.kind()))
     }
 
-    /// The dtype and the shape.
     pub fn kind(&self) -> String {
         format!("{} {:?}", self.dtype, self.shape)
     }
@@ -321,7 +310,6 @@ pub fn reading(error: std::io::Error) -> Error {
     Error::io("read the header")(error)
 }
 
-/// A value of a header.
 enum HeaderValue {
     Tensor(RawEntry),
     Metadata(BTreeMap<String, String>),
@@ -383,7 +371,6 @@ pub trait Keyed: Sized {
     fn read<'de, A: MapAccess<'de>>(key: &str, from: &mut A) -> Result<Self, A::Error>;
 }
 
-/// The values in their order.
 pub struct UniqueMap<V>(pub Vec<(String, V)>);
 
 impl<'de, V: Keyed> Deserialize<'de> for UniqueMap<V> {

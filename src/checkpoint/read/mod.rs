@@ -10,7 +10,6 @@ mod keys;
 mod layouts;
 mod opened;
 pub mod record;
-mod scheme;
 mod shard;
 mod weights;
 
@@ -20,6 +19,5 @@ pub use files::{CONFIG, Files, INDEX, is_of_model, read_small};
 pub use header::{Axis, Encoding, Entry, LENGTH, Packing, invalid};
 pub use opened::Opened;
 pub use record::View;
-pub use scheme::matrix;
 pub use shard::Shard;
-pub use weights::{Precisions, belongs, owners};
+pub use weights::{Precisions, belongs, matrix, owners};

@@ -9,9 +9,8 @@ use super::config::Quantization;
 use super::files::Files;
 use super::header::{Entry, invalid};
 use super::layouts;
-use super::scheme::matrix;
 use super::shard::Shard;
-use super::weights::{self, Precisions, Views, Weights};
+use super::weights::{self, Precisions, Views, Weights, matrix};
 use crate::error::{Error, Result};
 use crate::nn::of_taps;
 use crate::weight::Format;
@@ -43,7 +42,6 @@ impl Opened {
         Ok(Self { viewed: viewed.collect(), config, files, weights, views, attention })
     }
 
-    /// A tensor and the file that has it.
     pub fn tensor(&self, name: &str) -> Result<(&Shard, &Entry)> {
         self.files.find(name).ok_or_else(|| {
             let missing = invalid(name, "a tensor of the checkpoint", "none of that name");
@@ -92,7 +90,8 @@ impl Opened {
                 && format.codes().is_some()
             {
                 let (shard, _) = self.tensor(view)?;
-                weights::positive_scales(&self.files, view).map_err(|e| e.in_file(&shard.path))?;
+                weights::check_positive_scales(&self.files, view)
+                    .map_err(|e| e.in_file(&shard.path))?;
             }
         }
         Ok(())

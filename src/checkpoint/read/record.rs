@@ -11,13 +11,11 @@ use crate::weight::origin::Part;
 use crate::weight::{Format, Written};
 use crate::words::brief;
 
-/// The key of the metadata.
 pub const KEY: &str = "candle_dynquant";
 /// The versions that are read: the second has views, the third attention or groups, and each is
 /// written if there are any.
 const VERSIONS: [u64; 3] = [1, 2, 3];
 
-/// The quantized weights of a file.
 #[derive(Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Record {
@@ -26,7 +24,6 @@ struct Record {
     formats: Vec<Written>,
     /// The number of the format of each weight.
     weights: BTreeMap<String, usize>,
-    /// The weights that are parts of tensors.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     views: BTreeMap<String, View>,
     /// The precision of attention by its name, where it is not float32.
@@ -43,7 +40,6 @@ pub struct View {
     pub part: Part,
 }
 
-/// The record of a file's weights and attention, by their names.
 #[derive(Clone, Debug, Default)]
 pub struct Recorded {
     pub weights: BTreeMap<String, Format>,

@@ -25,7 +25,6 @@ const CHUNK: usize = 1 << 16;
 /// The code of the largest magnitude of a row.
 const CODE_OF_ABSMAX: f32 = 127.;
 
-/// The bytes of a file, on a disk or in memory.
 trait Bytes: Read + Seek + Debug + Send {}
 
 impl<B: Read + Seek + Debug + Send> Bytes for B {}
@@ -107,7 +106,6 @@ impl Shard {
         Ok(())
     }
 
-    /// The value of a key of GGUF's metadata.
     pub fn value(&self, key: &str) -> Result<Option<Value>> {
         let Some(&(kind, start)) = self.header.keys.get(key) else { return Ok(None) };
         gguf::value(&mut *self.at(start)?, kind).map(Some).map_err(|e| e.in_file(&self.path))
@@ -221,7 +219,6 @@ impl Shard {
         })
     }
 
-    /// The elements of a tensor that are bytes.
     pub fn bytes(&self, entry: &Entry) -> Result<Vec<u8>> {
         let mut bytes = Vec::with_capacity(entry.bytes as usize);
         let mut file = self.at(entry.start)?;
@@ -233,7 +230,6 @@ impl Shard {
         }
     }
 
-    /// Elements `range` of a tensor of codes.
     pub fn codes(&self, entry: &Entry, range: Range<usize>) -> Result<Vec<i8>> {
         if let Encoding::Packed(packing) = entry.encoding {
             return self.packed(entry, packing, range);
@@ -248,12 +244,10 @@ impl Shard {
         Ok(codes)
     }
 
-    /// The elements of an i32 tensor.
     pub fn numbers(&self, entry: &Entry) -> Result<Vec<i32>> {
         self.elements(entry, 0..entry.elements(), i32::from_le_bytes)
     }
 
-    /// Elements `range` of a matrix of packed codes.
     fn packed(&self, entry: &Entry, packing: Packing, range: Range<usize>) -> Result<Vec<i8>> {
         let &[n, k] = &entry.shape[..] else { return Ok(Vec::new()) };
         if range.is_empty() {
@@ -286,7 +280,6 @@ impl Shard {
         Ok(range.map(code).collect())
     }
 
-    /// Elements `range` of a tensor of float16 or bfloat16.
     pub fn halves(&self, entry: &Entry, range: Range<usize>) -> Result<Halves> {
         Ok(if entry.dtype == Dtype::BF16 {
             Halves::BFloat16(self.stored(entry, range, bf16::from_le_bytes)?)
@@ -306,7 +299,6 @@ impl Shard {
         Error::io("read the tensors")(error).in_file(&self.path)
     }
 
-    /// Elements `range` of an f32 tensor.
     fn f32s(&self, entry: &Entry, range: Range<usize>) -> Result<Vec<f32>> {
         match entry.encoding {
             Encoding::Absmax => {
@@ -322,9 +314,10 @@ impl Shard {
     pub fn copy(&self, entry: &Entry, mut sink: impl FnMut(&[u8]) -> Result<()>) -> Result<()> {
         let all = 0..entry.elements();
         match (entry.encoding, entry.dtype.bitsize()) {
-            (Encoding::Absmax | Encoding::PlusOne, _) => sink(
-                &self.f32s(entry, all)?.into_iter().flat_map(f32::to_le_bytes).collect::<Vec<_>>(),
-            ),
+            (Encoding::Absmax | Encoding::PlusOne, _) => {
+                let values = self.f32s(entry, all)?.into_iter();
+                sink(&values.flat_map(f32::to_le_bytes).collect::<Vec<_>>())
+            }
             (Encoding::Transposed, 16) => {
                 sink(self.elements(entry, all, |b: [u8; 2]| b)?.as_flattened())
             }
@@ -346,7 +339,6 @@ impl Shard {
         }
     }
 
-    /// Elements `range` of a float tensor.
     pub fn floats(&self, name: &str, entry: &Entry, range: Range<usize>) -> Result<Vec<f32>> {
         match entry.dtype {
             Dtype::F32 => self.f32s(entry, range),

@@ -9,7 +9,6 @@ use super::config::Quantization;
 use super::files::Files;
 use super::header::{Encoding, Entry, invalid};
 use super::record::{self, View};
-use super::scheme::{Scheme, is_in_order, matrix, scheme};
 use super::shard::Shard;
 use crate::error::Result;
 use crate::kernels::Precision;
@@ -22,7 +21,6 @@ use crate::weight::{
 };
 use crate::words::brief;
 
-/// The quantized weights of a checkpoint by name.
 pub type Weights = BTreeMap<String, Kind>;
 
 /// Parts of tensors that are quantized beside them: by the tensor the names of the tensors
@@ -32,7 +30,6 @@ pub type Views = BTreeMap<String, BTreeMap<Part, String>>;
 /// The precision of attention by its name, where it is not float32.
 pub type Precisions = BTreeMap<String, Precision>;
 
-/// How a weight is quantized.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
     /// The format that this crate's layers compute with.
@@ -333,7 +330,6 @@ fn check_scale(files: &Files, name: &str) -> Result<()> {
     Err(invalid(base, format!("I8, beside {:?}", brief(name, 200)), got))
 }
 
-/// Groups that layers multiply.
 fn multiplied(groups: GroupConfig) -> Kind {
     Kind::Whole(Numbers::Groups(groups).multiplied(DynamicConfig::default()))
 }
@@ -355,7 +351,6 @@ impl Kind {
         }
     }
 
-    /// The format that layers compute with.
     pub fn format(self) -> Option<Format> {
         match self {
             Self::Whole(format) => Some(format),
@@ -379,7 +374,7 @@ impl Kind {
                 parts(files, name, format, rows)?.dequantize().map_err(|e| e.at(name))?
             }
             Self::Groups(size) => {
-                let scales = checked_scales(files, name, "finite numbers", f32::is_finite)?;
+                let scales = finite_scales(files, name, None)?;
                 let zeros = zeros(files, name, scales.len())?;
                 let codes = shard.codes(entry, rows.start * k..rows.end * k)?;
                 let of_inputs = groups_of_inputs(files, name, [k, size])?;
@@ -394,7 +389,6 @@ impl Kind {
     }
 }
 
-/// Rows of a weight of that format.
 pub fn parts(files: &Files, name: &str, mut format: Format, rows: Range<usize>) -> Result<Parts> {
     let (shard, entry, [n, k]) = weight(files, name)?;
     let shape = [rows.len(), k];
@@ -415,18 +409,15 @@ fn coded(files: &Files, name: &str, codes: Codes, rows: Range<usize>) -> Result<
     let (shard, entry, [_, k]) = weight(files, name)?;
     let elements = rows.start * k..rows.end * k;
     let Codes { dtype, qscheme } = codes;
-    let scales = scales(files, name, SCALE)?;
+    let scales = floats(files, name, SCALE, None)?;
     let zero_points = match qscheme {
-        QScheme::PerChannelAffineFloatQParams => ZeroPoints::Float(of_rows(
-            self::scales(files, name, UNSIGNED_ZERO_POINT)?,
-            qscheme,
-            &rows,
-        )),
+        QScheme::PerChannelAffineFloatQParams => {
+            let zeros = floats(files, name, UNSIGNED_ZERO_POINT, None)?;
+            ZeroPoints::Float(of_rows(zeros, qscheme, &rows))
+        }
         _ => {
-            let mut zeros = zeros(files, name, scales.len())?;
-            for zero in &mut zeros {
-                *zero += dtype.offset();
-            }
+            let zeros = zeros(files, name, scales.len())?.into_iter();
+            let zeros = zeros.map(|zero| zero + dtype.offset()).collect();
             ZeroPoints::Int(of_rows(zeros, qscheme, &rows))
         }
     };
@@ -443,18 +434,10 @@ fn grouped(files: &Files, name: &str, groups: GroupConfig, rows: Range<usize>) -
     let (shard, entry, [_, k]) = weight(files, name)?;
     let count = groups.count(k);
     let of_rows = rows.start * count..rows.end * count;
-    let floats = |suffix: &str| {
-        let name = format!("{name}{suffix}");
-        let (shard, entry) = files.get(&name, "a tensor")?;
-        shard.floats(&name, entry, of_rows.clone())
-    };
-    let scales = floats(SCALE)?;
-    if let Some(got) = scales.iter().find(|scale| !scale.is_finite()) {
-        return Err(invalid(&format!("{name}{SCALE}"), "finite numbers", got));
-    }
+    let scales = finite_scales(files, name, Some(of_rows.clone()))?;
     let (mut zero_points, mut minimums) = (Vec::new(), Vec::new());
     if groups.scheme == GroupScheme::Minimum {
-        minimums = floats(MINIMUM)?;
+        minimums = floats(files, name, MINIMUM, Some(of_rows))?;
     } else if let Some(suffix) = groups.scheme.suffix() {
         let (zeros, entry) = files.get(&format!("{name}{suffix}"), "a tensor")?;
         zero_points = zeros.codes(entry, of_rows)?;
@@ -492,29 +475,34 @@ fn weight<'a>(files: &'a Files, name: &str) -> Result<(&'a Shard, &'a Entry, [us
     Ok((shard, entry, matrix(name, entry)?))
 }
 
-fn scales(files: &Files, name: &str, suffix: &str) -> Result<Vec<f32>> {
-    let name = format!("{name}{suffix}");
-    let (shard, entry) = files.get(&name, "a tensor")?;
-    shard.floats(&name, entry, 0..entry.elements())
-}
-
-/// The scales of a weight, checked.
-pub fn positive_scales(files: &Files, name: &str) -> Result<Vec<f32>> {
-    let is_positive = |scale: f32| scale.is_finite() && scale > 0.;
-    checked_scales(files, name, "finite positive numbers", is_positive)
-}
-
-fn checked_scales(
+/// The floats beside a weight, all or some.
+fn floats(
     files: &Files,
     name: &str,
-    expected: &str,
-    fits: impl Fn(f32) -> bool,
+    suffix: &str,
+    range: Option<Range<usize>>,
 ) -> Result<Vec<f32>> {
-    let scales = scales(files, name, SCALE)?;
-    match scales.iter().find(|scale| !fits(**scale)) {
-        None => Ok(scales),
-        Some(scale) => Err(invalid(&format!("{name}{SCALE}"), expected, scale)),
-    }
+    let name = format!("{name}{suffix}");
+    let (shard, entry) = files.get(&name, "a tensor")?;
+    shard.floats(&name, entry, range.unwrap_or(0..entry.elements()))
+}
+
+fn finite_scales(files: &Files, name: &str, range: Option<Range<usize>>) -> Result<Vec<f32>> {
+    let scales = floats(files, name, SCALE, range)?;
+    check_scales(name, &scales, "finite numbers", f32::is_finite)?;
+    Ok(scales)
+}
+
+pub fn check_positive_scales(files: &Files, name: &str) -> Result<()> {
+    let is_positive = |scale: f32| scale.is_finite() && scale > 0.;
+    let scales = floats(files, name, SCALE, None)?;
+    check_scales(name, &scales, "finite positive numbers", is_positive)
+}
+
+fn check_scales(name: &str, scales: &[f32], expected: &str, fits: fn(f32) -> bool) -> Result<()> {
+    let wrong = scales.iter().find(|scale| !fits(**scale));
+    let error = |got| Err(invalid(&format!("{name}{SCALE}"), expected, got));
+    wrong.map_or(Ok(()), error)
 }
 
 /// Integer zero points, less the offset of the dtype.
@@ -525,4 +513,84 @@ fn zeros(files: &Files, name: &str, count: usize) -> Result<Vec<i32>> {
             Ok(shard.codes(entry, 0..entry.elements())?.into_iter().map(i32::from).collect())
         }
     }
+}
+
+/// The rows of a weight and their length; the rows of experts follow each other.
+pub fn matrix(name: &str, entry: &Entry) -> Result<[usize; 2]> {
+    match &entry.shape[..] {
+        [rows @ .., k] if !rows.is_empty() => Ok([rows.iter().product(), *k]),
+        got => Err(invalid(name, "[.., out_features, in_features]", format!("{got:?}"))),
+    }
+}
+
+pub enum Scheme {
+    Whole(QScheme),
+    /// A scale for each group of inputs.
+    Groups,
+}
+
+/// The scheme of an int8 weight that others wrote, by the shapes of its tensors.
+///
+/// # Errors
+/// When a tensor has another dtype, or shapes do not fit.
+pub fn scheme(
+    name: &str,
+    entry: &Entry,
+    (scale, scales): (&str, &Entry),
+    zeros: Option<(&str, &Entry)>,
+) -> Result<Scheme> {
+    let [n, k] = matrix(name, entry)?;
+    if entry.dtype != Dtype::I8 {
+        return Err(invalid(name, "I8", entry.dtype));
+    }
+    scales.check_float(scale)?;
+    if let Some((name, zeros)) = zeros {
+        if zeros.dtype != Dtype::I8 {
+            return Err(invalid(name, "I8", zeros.dtype));
+        }
+        if zeros.shape != scales.shape {
+            let expected = format!("{:?}, as the scales", scales.shape);
+            return Err(invalid(name, expected, format!("{:?}", zeros.shape)));
+        }
+    }
+    let symmetric = zeros.is_none();
+    if let [rows @ .., _] = &entry.shape[..]
+        && rows.len() > 1
+    {
+        // Experts have one for each row of each.
+        if !matches!(&scales.shape[..], [of @ .., 1] if of == rows) {
+            let expected = format!("[out_features, in_features], or scales {rows:?} x 1");
+            let got = format!("{:?} and {:?}", entry.shape, scales.shape);
+            return Err(invalid(name, expected, got));
+        }
+        return Ok(Scheme::Whole(QScheme::integer(true, symmetric)));
+    }
+    match scales.shape[..] {
+        [] | [1] | [1, 1] if n != 1 => Ok(Scheme::Whole(QScheme::integer(false, symmetric))),
+        [rows] | [rows, 1] if rows == n => Ok(Scheme::Whole(QScheme::integer(true, symmetric))),
+        [rows, groups] if rows == n && groups > 1 && k.is_multiple_of(groups) => Ok(Scheme::Groups),
+        ref got => {
+            let expected = format!("[{n}, 1], [1], or [{n}, groups of {k} inputs]");
+            Err(invalid(scale, expected, format!("{got:?}")))
+        }
+    }
+}
+
+/// Whether the groups of inputs, by the number of each in `name`, follow one another.
+///
+/// # Errors
+/// When it is not a vector of an i32 for each of `k` inputs, or a number is not the number of a
+/// group.
+pub fn is_in_order(files: &Files, name: &str, groups: usize, k: usize) -> Result<bool> {
+    let (shard, entry) = files.get(name, "the group of each input")?;
+    entry.check(name, Dtype::I32, &[k], ", a group for each input")?;
+    let numbers = shard.numbers(entry)?;
+    let is_group = |number: &i32| usize::try_from(*number).is_ok_and(|number| number < groups);
+    if let Some(index) = numbers.iter().position(|number| !is_group(number)) {
+        let expected = format!("numbers of {groups} groups, from 0 on");
+        return Err(invalid(name, expected, format!("{} at index {index}", numbers[index])));
+    }
+    let size = k.checked_div(groups).unwrap_or(0).max(1);
+    let mut numbers = numbers.iter().enumerate();
+    Ok(numbers.all(|(input, number)| usize::try_from(*number) == Ok(input / size)))
 }

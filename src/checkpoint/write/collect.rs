@@ -21,10 +21,8 @@ pub struct Held<W = Quantized> {
     pub weight: W,
 }
 
-/// A float weight.
 pub struct Float {
     pub tensor: Tensor,
-    /// Whether it was equalized.
     pub folded: bool,
 }
 
@@ -53,7 +51,6 @@ pub struct HeldAttention {
     pub precision: Precision,
 }
 
-/// The layers and norms of the model.
 #[derive(Default)]
 pub struct Collect {
     pub held: Vec<Held>,

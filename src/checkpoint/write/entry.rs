@@ -212,7 +212,6 @@ pub fn targets(
     (targets, ignored.collect())
 }
 
-/// The last part of a module's name.
 pub fn last_name(module: &str) -> &str {
     module.rsplit('.').next().unwrap_or(module)
 }

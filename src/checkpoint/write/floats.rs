@@ -153,7 +153,6 @@ impl HeldNorm {
         std::iter::once(("weight", weight)).chain(others)
     }
 
-    /// Whether its parameters differ from the source's.
     fn is_changed(&self, placed: &PlacedNorm<'_>, source: &Opened) -> Result<bool> {
         let names = [&placed.weight].into_iter().chain(&placed.others);
         let mut changed = self.folded;
@@ -163,7 +162,6 @@ impl HeldNorm {
         Ok(changed)
     }
 
-    /// The parameters as they are written.
     fn tensors(&self, prefix: &str) -> Vec<(String, Tensor)> {
         let prefix = match self.affine.residual {
             Some(_) => join(prefix, EQUALIZED),
@@ -256,7 +254,6 @@ impl Floats {
         self.0.keys()
     }
 
-    /// Whether a tensor of the source is replaced.
     pub fn contains(&self, name: &str) -> bool {
         self.0.contains_key(name)
     }
@@ -267,7 +264,6 @@ impl Floats {
     }
 }
 
-/// A tensor of floats as it is written.
 pub fn float<'a>(name: &'a str, tensor: &'a Tensor) -> Output<'a> {
     let planned = Planned::new(name, View::dtype(tensor), tensor.dims());
     let write = move |to: &mut Writer<'_>| to.write(name, &tensor.data());

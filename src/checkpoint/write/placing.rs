@@ -46,7 +46,6 @@ pub enum Place {
 }
 
 impl Place {
-    /// The tensor, and the part of it.
     pub fn part(self, source: &Opened) -> Result<(String, Part)> {
         match self {
             Self::Part(name, part) => Ok((name, part)),
@@ -92,7 +91,6 @@ pub fn place<W>(held: &Held<W>, shapes: &[Vec<usize>], source: &Opened) -> Resul
     Ok(named(held, shapes, source)?.map(Place::Whole))
 }
 
-/// The tensor of the source that has a name of a weight.
 fn named<W>(held: &Held<W>, shapes: &[Vec<usize>], source: &Opened) -> Result<Option<String>> {
     let origin = held.origin.iter().map(|origin| &*origin.name);
     for name in origin.chain(held.names.iter().map(|name| &**name)) {
@@ -239,7 +237,6 @@ impl<'a> Placed<'a> {
         }
     }
 
-    /// Whether a layer keeps a tensor.
     fn is_kept(&self, name: &str) -> bool {
         self.kept.iter().any(|layer| layer.is_of(name))
     }
@@ -338,7 +335,6 @@ fn is_taken(name: &str, source: &Opened) -> bool {
 }
 
 impl<W> Held<W> {
-    /// Whether its weight is in a tensor.
     fn is_of(&self, name: &str) -> bool {
         match &self.origin {
             Some(origin) => *origin.name == *name,

@@ -23,7 +23,6 @@ use crate::weight::{Format, PACKED, SHAPE};
 /// How deep the folders are from which files are copied.
 const MAX_DEPTH: usize = 8;
 
-/// The contents of the new checkpoint.
 pub struct Contents<'a> {
     pub source: &'a Opened,
     /// The tensors in the place of each tensor of the source, in the file that has it; empty for a
@@ -35,7 +34,6 @@ pub struct Contents<'a> {
     pub views: BTreeMap<String, View>,
     /// Attention of fewer bits than float32, by name.
     pub attention: Precisions,
-    /// The entry `quantization_config`.
     pub config: Option<Value>,
 }
 
@@ -50,7 +48,6 @@ pub enum Output<'a> {
 type Write<'a> = Box<dyn Fn(&mut Writer<'_>) -> Result<()> + 'a>;
 
 impl Output<'_> {
-    /// The bytes of new tensors.
     pub fn bytes(&self) -> u64 {
         match self {
             Self::Copied => 0,
@@ -88,7 +85,6 @@ pub fn rewrite(contents: &Contents<'_>, out: &Path, mut progress: impl FnMut(u64
     write().map_err(|e| e.in_file(out))
 }
 
-/// Writes the checkpoint of a folder into a new one.
 fn fill(
     contents: &Contents<'_>,
     folder: &Path,

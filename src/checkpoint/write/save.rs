@@ -168,7 +168,6 @@ impl SavedView {
     }
 }
 
-/// A computed weight as it is written.
 fn added<'a>(name: &'a str, held: &'a Held) -> Output<'a> {
     let pieces = std::slice::from_ref(&held.weight);
     let [stored, _] = held.weight.shapes();
@@ -183,7 +182,6 @@ struct Save<'a> {
 }
 
 impl<'a> Save<'a> {
-    /// The output for a tensor of the source.
     fn outputs(&self, name: &'a str, entry: &Entry) -> Vec<Output<'a>> {
         let mut outputs = self.replaced(name, entry).unwrap_or_else(|| vec![Output::Copied]);
         outputs.extend(self.placed.views.get(name).into_iter().flatten().map(SavedView::output));
@@ -235,7 +233,6 @@ impl<'a> Save<'a> {
         self.placed.weights.contains_key(name) || self.floats.contains(name)
     }
 
-    /// The quantized weights there are then.
     fn formats(&self) -> BTreeMap<String, Format> {
         let mut formats: BTreeMap<_, _> = (self.source.weights.iter())
             .filter(|(name, _)| !self.floats.contains(name))
@@ -250,7 +247,6 @@ impl<'a> Save<'a> {
         formats
     }
 
-    /// The weights that are parts of tensors, by name.
     fn views(&self) -> BTreeMap<String, View> {
         let mut all = BTreeMap::new();
         for (tensor, views) in &self.source.views {

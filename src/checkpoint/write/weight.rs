@@ -25,7 +25,6 @@ pub struct WrittenWeight<'a> {
     pub zeros: Zeros,
 }
 
-/// The progress of one weight.
 #[derive(Default)]
 struct State {
     has_scale: bool,
@@ -67,7 +66,6 @@ impl<'a> WrittenWeight<'a> {
         Output::New(tensors, Box::new(write))
     }
 
-    /// The rows, and their length.
     fn matrix(&self) -> [usize; 2] {
         match &self.shape[..] {
             [rows @ .., k] => [rows.iter().product(), *k],
@@ -122,7 +120,6 @@ impl<'a> WrittenWeight<'a> {
         }
     }
 
-    /// Writes the next rows.
     fn rows(&self, rows: &Quantized, state: &mut State, to: &mut Writer<'_>) -> Result<()> {
         let mut write =
             |suffix: &str, bytes: &[u8]| to.write(&format!("{}{suffix}", self.name), bytes);
@@ -173,7 +170,6 @@ impl<'a> WrittenWeight<'a> {
         }
     }
 
-    /// Writes what is of all rows.
     fn finish(&self, state: &State, to: &mut Writer<'_>) -> Result<()> {
         let (Some(groups), [n, k]) = (self.format.groups(), self.matrix()) else { return Ok(()) };
         if groups.dtype == IntType::Int4 {

@@ -12,7 +12,6 @@ use serde_json::json;
 use crate::checkpoint::read::{Axis, LENGTH, header, invalid};
 use crate::error::{Error, Result};
 
-/// A tensor that will be written.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Planned {
     pub name: String,
@@ -32,7 +31,6 @@ impl Planned {
     }
 }
 
-/// The bytes of a file that a tensor takes.
 #[derive(Debug)]
 struct ByteSpan {
     start: u64,
@@ -131,7 +129,6 @@ pub fn writing(error: std::io::Error) -> Error {
     }
 }
 
-/// Codes in an i32.
 pub const CODES: usize = 8;
 
 /// A matrix of codes, each plus 8, eight to an i32 along an axis, the first in the lowest bits.

@@ -2,13 +2,12 @@
 
 use super::super::files::Files;
 use super::super::header::{Encoding, Entry};
-use super::super::scheme::scheme;
+use super::super::weights::scheme;
 use crate::error::{Error, Result};
 use crate::qconfig::DynamicConfig;
 use crate::weight::{SCALE, ZERO_POINT};
 use crate::words::brief;
 
-/// The weights in a layout and what else it has.
 #[derive(Debug, Default)]
 pub struct Found {
     pub weights: Vec<WeightNames>,
@@ -66,7 +65,6 @@ pub fn module<'a>(name: &'a str, last: &str) -> Option<&'a str> {
     }
 }
 
-/// A tensor of a module.
 pub fn of_module(module: &str, last: &str) -> String {
     match module {
         "" => last.to_owned(),

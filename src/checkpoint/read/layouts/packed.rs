@@ -7,7 +7,7 @@ use safetensors::Dtype;
 use super::super::config::Quantization;
 use super::super::files::Files;
 use super::super::header::{Axis, Packing, invalid};
-use super::super::scheme::is_in_order;
+use super::super::weights::is_in_order;
 use super::layout::tensor;
 use crate::error::Result;
 use crate::weight::{G_IDX, PACKED, SCALE, SHAPE, ZERO_POINT};

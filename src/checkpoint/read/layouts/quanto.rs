@@ -10,7 +10,6 @@ use super::layout::{Found, WeightNames, of_module, tensor, unsupported};
 use crate::error::Result;
 
 const CODES: &str = "._data";
-/// The suffix of codes of fewer bits.
 const PACKED: &str = "._data._data";
 const SCALES: &str = "._scale";
 const FORMAT: &str = "format of quanto";

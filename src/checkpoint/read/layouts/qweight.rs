@@ -8,7 +8,7 @@ use serde_json::Value;
 
 use super::super::files::Files;
 use super::super::header::{Axis, Encoding, Entry, Packing, invalid};
-use super::super::scheme::is_in_order;
+use super::super::weights::is_in_order;
 use super::layout::{Found, module, of_module, tensor, unsupported};
 use crate::error::Result;
 use crate::weight::{G_IDX, SCALE, ZERO_POINT};
@@ -16,7 +16,6 @@ use crate::weight::{G_IDX, SCALE, ZERO_POINT};
 const QWEIGHT: &str = "qweight";
 const ORDER: &str = "g_idx";
 
-/// The settings that all weights share.
 #[derive(Clone, Copy)]
 struct Settings {
     library: Library,
@@ -24,11 +23,9 @@ struct Settings {
     bits: Option<usize>,
     /// The inputs of a group, where they are not told by `g_idx`.
     group_size: Option<i64>,
-    /// Whether modules may have other settings.
     is_mixed: bool,
 }
 
-/// The library that wrote the files.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Library {
     Awq,

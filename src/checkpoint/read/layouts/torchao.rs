@@ -133,27 +133,22 @@ fn weight(files: &Files, name: String, described: &Described) -> Result<Option<W
         let expected = format!("scales of blocks {blocks:?} of {shape:?}");
         return Err(invalid(&scales, expected, format!("{counts:?}")));
     }
-    let activation =
-        match (&described.data.act_quant_kwargs, described.data.activation_quantization.as_deref())
-        {
-            (Some(kwargs), _) => Some(activations(&kwargs.data, &name)),
-            (None, Some(PER_TOKEN)) => Some(Ok(DynamicConfig::new(Granularity::PerRow, false))),
-            (None, Some(got)) => return Err(unsupported(FORMAT, PER_TOKEN, &name, got)),
-            (None, None) => None,
-        };
-    let is_int4 = |dtype: &TorchDtype| dtype.name == "int4";
-    let codes_as = if described.data.target_dtype.as_ref().is_some_and(is_int4) {
-        Encoding::Unpacked
-    } else {
-        Encoding::Plain
+    let Data { act_quant_kwargs, activation_quantization, target_dtype, .. } = &described.data;
+    let activation = match (act_quant_kwargs, activation_quantization.as_deref()) {
+        (Some(kwargs), _) => Some(activations(&kwargs.data, &name)?),
+        (None, Some(PER_TOKEN)) => Some(DynamicConfig::new(Granularity::PerRow, false)),
+        (None, Some(got)) => return Err(unsupported(FORMAT, PER_TOKEN, &name, got)),
+        (None, None) => None,
     };
+    let is_int4 = target_dtype.as_ref().is_some_and(|dtype| dtype.name == "int4");
+    let codes_as = if is_int4 { Encoding::Unpacked } else { Encoding::Plain };
     Ok(Some(WeightNames {
         codes,
         codes_as,
         scales,
         scales_as: Encoding::Plain,
         zero_points,
-        activation: activation.transpose()?,
+        activation,
         name,
     }))
 }
