@@ -10,10 +10,11 @@ use tempfile::TempDir;
 
 pub const SMALL: &str = "use candle_nn::Linear;\n\npub struct A {\n    a: Linear,\n}\n";
 
-/// The command with these arguments.
+/// The command with these arguments, outside of this repository, whose `rustfmt.toml` is not the
+/// user's.
 pub fn command(args: &[&str], paths: &[&Path]) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_dynquant"));
-    command.args(args).args(paths);
+    command.args(args).args(paths).current_dir(std::env::temp_dir());
     command
 }
 
