@@ -21,7 +21,7 @@ fn files<const N: usize>(all: [(&str, &str); N]) -> TempDir {
 }
 
 /// The places left to the user.
-fn left(report: &Value) -> Vec<&str> {
+pub fn left(report: &Value) -> Vec<&str> {
     let files = report["files"].as_array().unwrap().iter();
     let todos = files.flat_map(|one| one["todo"].as_array().unwrap());
     todos.map(|todo| todo["what"].as_str().unwrap()).collect()

@@ -1,8 +1,10 @@
 //! `dynquant port`, run as a user runs it.
 
+mod attention;
 #[path = "../common/mod.rs"]
 mod common;
 mod crates;
+mod norms;
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -92,6 +94,23 @@ fn table<const N: usize>(text: &str) -> Vec<[&str; N]> {
     rows
 }
 
+/// Ports a text with a body in the place of `BODY`, and compares what then stands there: another
+/// body, or the same one, with the note (`left`) or without (`stays`).
+#[track_caller]
+fn compare(text: &str, body: &str, expected: &str, note: &str) {
+    let folder = folder();
+    let path = file(&folder, "a.rs", &text.replace("BODY", body));
+    let report = json(&["--write"], &path);
+    assert_eq!(crates::left(&report), &[note][..usize::from(expected == "left")], "{body}");
+    let ported = if ["left", "stays"].contains(&expected) { body } else { expected };
+    has(&dense(&read(&path)), &dense(&format!("{ported} }} }}")));
+}
+
+/// The text without spaces, and without commas that only line breaks need.
+fn dense(text: &str) -> String {
+    text.split_whitespace().collect::<String>().replace(",)", ")").replace(",}", "}")
+}
+
 /// No matrix of a user's type is skipped: its products are listed in whatever form, or a report
 /// names the field.
 #[test]
@@ -136,6 +155,7 @@ fn matrices_in_other_forms_are_not_skipped() {
         @ @ self.a.as_ref().map_or(xs, |w| xs.broadcast_matmul(w)) @ a
         @ @ self.a.as_ref().map_or(xs, |b| xs.broadcast_add(b))?.matmul(xs) @ -
         @ @ let Some(w) = &self.a else { return xs }; xs.matmul(w) @ a
+        @ @ match &self.a { Some(w) => xs.matmul(&w.t()?), None => Ok(xs.clone()) } @ a
     "#;
     for [fields, constructor, body, listed] in table(cases) {
         let constructor = constructor.replace("READ", "vb.get((n, 4), \"a\")?");
@@ -148,6 +168,60 @@ fn matrices_in_other_forms_are_not_skipped() {
             .map(|name| format!("`{name}` of `Net` multiplies as a tensor, and is no layer"));
         assert_eq!(what, expected.collect::<Vec<_>>(), "{body}");
         assert!(!read(&path).contains("(skip)"), "{}", read(&path));
+    }
+}
+
+/// A weight becomes a layer where its loader is known and products read it, not its values too.
+/// A body may end its function and begin another.
+#[test]
+fn weights_of_other_loaders_and_readers_stay() {
+    let folder = folder();
+    let net = "use candle::{DType, Device, Result, Tensor};\nuse candle_nn::VarBuilder;\n\n\
+               fn load_weight(vb: &VarBuilder, name: &str) -> Result<Tensor> { vb.get((4, 4), name) }\n\n\
+               fn frequencies(size: usize) -> Result<Tensor> {\n    \
+               let all: Vec<_> = (0..size).map(|i| 1f32 / (i as f32).exp()).collect();\n    \
+               Tensor::from_vec(all, (1, size), &Device::Cpu)\n}\n\n\
+               pub struct Net {\n    w: Tensor,\n}\n\nimpl Net {\n    \
+               pub fn load(vb: VarBuilder, loader: &Loader) -> Result<Self> {\n        \
+               let w = MADE;\n        Ok(Self { w })\n    }\n\n    \
+               pub fn forward(&self, xs: &Tensor) -> Result<Tensor> { BODY }\n}\n";
+    let cases = "
+        GET @ xs.matmul(&self.w.t()?) @ layer
+        GET @ xs.to_dtype(self.w.dtype())?.matmul(&self.w.t()?) @ left
+        GET @ let ys = xs.matmul(&self.w.t()?)?; ys.reshape(((), self.outputs())) } \
+            fn outputs(&self) -> usize { self.w.dims()[0] @ left
+        GET @ xs.matmul(&self.w.t()?) } pub fn of(&self) -> DType { self.w.dtype() } } \
+            pub struct Outer { inner: Net } impl Outer { \
+            pub fn forward(&self, xs: &Tensor) -> Result<Tensor> { \
+            self.inner.forward(xs)?.to_dtype(self.inner.of()) @ left
+        GET @ xs.matmul(&self.w.t().unwrap()) @ left
+        GET @ xs.matmul(&self.w.t().unwrap()) } \
+            pub fn project(&self, xs: &Tensor) -> Result<Tensor> { xs.matmul(&self.w.t()?) @ left
+        GET @ if !xs.device().is_cuda() { return library(&self.w, xs); } xs.matmul(&self.w.t()?) @ left
+        GET @ if xs.device().is_cuda() || xs.device().is_metal() { \
+            return xs.to_dtype(self.w.dtype()); } match xs.device() { \
+            Device::Cuda(_) | Device::Metal(_) => library(&self.w, xs), \
+            Device::Cpu => xs.matmul(&self.w.t()?) } @ layer
+        loader.tensor(NAME)? @ xs.matmul(&self.w.t()?) @ left
+        crate::helpers::fetch(&vb)? @ xs.matmul(&self.w.t()?) @ absent
+        load_weight(&vb, NAME)? @ xs.matmul(&self.w.t()?) @ left
+        candle::safetensors::load(NAME, &Device::Cpu)?[NAME].clone() @ xs.matmul(&self.w.t()?) @ left
+        frequencies(4)? @ xs.matmul(&self.w) @ stays
+        Tensor::ones((1, 4), DType::F32, &Device::Cpu)? @ xs.matmul(&self.w) @ stays
+    ";
+    let left = "`w` of `Net` multiplies as a tensor, and is no layer";
+    for [made, body, expected] in table(cases) {
+        let made = made.replace("GET", "vb.get((4, 4), NAME)?").replace("NAME", "\"w\"");
+        let text = net.replace("MADE", &made).replace("BODY", body);
+        let path = file(&folder, "a.rs", &text);
+        let notes = match expected {
+            "left" => vec![left],
+            "absent" => vec!["`crate::helpers` is not in this crate", left],
+            _ => vec![],
+        };
+        assert_eq!(crates::left(&json(&["--write"], &path)), notes, "{made} {body}");
+        let is_layer = read(&path).contains("inner: nn::Linear");
+        assert_eq!(is_layer, expected == "layer", "{}", read(&path));
     }
 }
 
@@ -187,158 +261,6 @@ fn products_of_layers_and_convolutions_are_listed() {
     }
 }
 
-/// A norm in a field is folded where that is certain, else listed if it follows a convolution.
-#[test]
-fn norms_in_fields_are_folded_where_that_is_certain() {
-    let folder = folder();
-    file(&folder, "reads.rs", "fn f(a: &A) { a.bn.eps(); }\n");
-    let text = "use candle::{ModuleT, Result, Tensor};\n\
-                use candle_nn::{batch_norm, conv1d, BatchNorm, Conv1d, VarBuilder};\n\n\
-                struct Net {\n    conv: Conv1d,\n    bn: BatchNorm,\n    n: usize,\n}\n\n\
-                impl Net {\n    fn new(n: usize, vb: VarBuilder) -> Result<Self> {\n        \
-                let conv = conv1d(n, n, 3, Default::default(), vb.pp(\"c\"))?;\n        \
-                let bn = batch_norm(n, 1e-5, vb.pp(\"n\"))?;\n        \
-                Ok(Self { conv, bn, n })\n    }\n\n    \
-                fn forward(&self, xs: &Tensor) -> Result<Tensor> {\n        \
-                xs.apply(&self.conv)?.apply_t(&self.bn, false)\n    }\n}\n";
-    let cases = r#"
-        xs.apply( @ xs.apply( @ folded
-        xs.apply( @ tracing::span!(Level::TRACE, "conv-bn"); xs.apply( @ folded
-        conv: Conv1d @ pub conv: Conv1d @ left
-        struct Net @ type Other = Net; struct Net @ left
-        Self { conv, bn, n } @ Self { bn, n, conv } @ folded
-        Self { conv, bn, n } @ Self { n, conv: conv1d(n, n, 3, c, vb.pp("c"))?, bn: batch_norm(n, 1e-5, vb)? } @ folded
-        xs.apply(&self.conv)? @ self.conv.forward(xs)? @ folded
-        xs.apply(&self.conv)? @ let ys = xs.apply(&self.conv)?; ys @ folded
-        bn: BatchNorm @ pub bn: BatchNorm @ left
-        bn: BatchNorm @ #[cfg(feature = "bn")] bn: BatchNorm @ left
-        xs.apply( @ self.bn.eps(); xs.apply( @ left
-        xs.apply( @ self.conv.weight(); xs.apply( @ left
-        xs.apply( @ println!("{:?}", self.bn); xs.apply( @ left
-        xs.apply( @ let Self { bn, .. } = self; xs.apply( @ left
-        xs.apply( @ |other: &Self| other.bn.eps(); xs.apply( @ left
-        Self { conv, bn, n } @ if n > 4 { Self { conv, bn, n } } else { Self { n, conv, bn } } @ left
-        Self { conv, bn, n } @ (|| Self { conv, bn, n })() @ left
-        Self { conv, bn, n } @ Self { conv: if n > 4 { conv } else { conv1d(vb)? }, bn, n } @ left
-        Self { conv, bn, n } @ Self { bn: batch_norm(n, 1e-5, vb)?, conv, n } @ left
-        xs.apply( @ self.bn.forward_t(&self.conv.forward(xs)?, false)?; xs.apply( @ left
-        , false) @ , self.n > 0) @ stays
-        xs.apply(&self.conv)? @ let ys = xs.apply(&self.conv)?; ys.relu()?; ys @ stays
-        xs.apply(&self.conv)? @ let ys = xs.apply(&self.conv)?; if self.n > 0 { return ys.apply_t(&self.bn, false) } xs @ stays
-        xs.apply(&self.conv)? @ xs.apply(&self.conv)?.relu()? @ stays
-    "#;
-    for [from, to, expected] in table(cases) {
-        assert!(text.contains(from), "{from}");
-        let path = file(&folder, "net.rs", &text.replace(from, to));
-        let report = json(&["--write"], folder.path());
-        let is_left = report.to_string().contains("a batch norm stays");
-        let written = read(&path);
-        let is_folded = written.contains(".absorb_bn(&") && !written.contains("BatchNorm");
-        let found = match (is_folded, is_left) {
-            (true, false) => "folded",
-            (false, true) => "left",
-            _ => "stays",
-        };
-        assert_eq!(found, expected, "{from} {to}: {report}\n{written}");
-    }
-    // A module of the type's module may read its fields.
-    file(&folder, "reads.rs", "impl super::Net { fn f(&self) {} }\n");
-    let path = file(&folder, "net.rs", text);
-    assert!(json(&[], folder.path()).to_string().contains("a batch norm stays"), "{path:?}");
-}
-
-/// A norm that is loaded behind the call of the convolution, and a wrapper that calls its
-/// convolution twice.
-#[test]
-fn norms_stay_where_a_fold_would_reach_other_calls() {
-    let folder = folder();
-    let head = "use candle::{Module, ModuleT, Result, Tensor};\n\
-                use candle_nn::{batch_norm, conv1d, BatchNorm, Conv1d, VarBuilder};\n\n";
-    let late = "fn stem(xs: &Tensor, vb: VarBuilder) -> Result<Tensor> {\n    \
-                let c1 = conv1d(3, 8, 3, Default::default(), vb.pp(\"c\"))?;\n    \
-                let x1 = c1.forward(xs)?;\n    \
-                let b1 = batch_norm(8, 1e-5, vb.pp(\"b\"))?;\n    \
-                b1.forward_t(&x1, false)?.relu()\n}\n";
-    let twice = "struct Twice {\n    inner: Conv1d,\n}\n\n\
-                 impl Module for Twice {\n    fn forward(&self, xs: &Tensor) -> Result<Tensor> {\n        \
-                 let xs = self.inner.forward(xs)?.relu()?;\n        self.inner.forward(&xs)\n    }\n}\n\n\
-                 struct Net {\n    conv: Twice,\n    bn: BatchNorm,\n}\n\n\
-                 impl Net {\n    fn new(conv: Twice, bn: BatchNorm) -> Result<Self> {\n        \
-                 Ok(Self { conv, bn })\n    }\n\n    \
-                 fn forward(&self, xs: &Tensor) -> Result<Tensor> {\n        \
-                 let ys = self.conv.forward(xs)?;\n        self.bn.forward_t(&ys, false)\n    }\n}\n";
-    for text in [late, twice] {
-        let path = file(&folder, "net.rs", &format!("{head}{text}"));
-        json(&["--write"], &path);
-        assert!(!read(&path).contains("absorb_bn"), "{}", read(&path));
-    }
-}
-
-/// A wrapper that implements `Drop`, errors that candle's do not become, a condition that takes a
-/// variable each time, and a module in a file that is not given.
-#[test]
-fn norms_stay_where_a_fold_would_not_compile() {
-    let folder = folder();
-    let text = "use candle::{Module, ModuleT, Tensor};\n\
-                use candle_nn::{BatchNorm, Conv1d, Func, VarBuilder};\n\
-                use candle::Result;\n\n\
-                struct Padded {\n    inner: Conv1d,\n    pad: usize,\n}\n\n\
-                impl Module for Padded {\n    fn forward(&self, xs: &Tensor) -> candle::Result<Tensor> {\n        \
-                self.inner.forward(&xs.pad_with_zeros(2, 0, self.pad)?)\n    }\n}\n\n\
-                fn conv(vb: VarBuilder) -> Result<Conv1d> {\n    load(vb)\n}\n\n\
-                fn norm(vb: VarBuilder) -> Result<BatchNorm> {\n    load(vb)\n}\n\n";
-    let fields = "struct Net {\n    conv: Padded,\n    bn: BatchNorm,\n}\n\n\
-                  impl Net {\n    fn new(pad: usize, vb: VarBuilder) -> Result<Self> {\n        \
-                  let inner = conv(vb.clone())?;\n        let bn = norm(vb)?;\n        \
-                  let conv = Padded { inner, pad };\n        Ok(Self { conv, bn })\n    }\n\n    \
-                  fn forward(&self, xs: &Tensor) -> candle::Result<Tensor> {\n        \
-                  xs.apply(&self.conv)?.apply_t(&self.bn, false)\n    }\n}\n";
-    let closure = "fn block(vb: VarBuilder) -> Result<Func<'static>> {\n    \
-                   let conv = conv(vb.clone())?;\n    let bn = norm(vb)?;\n    \
-                   Ok(Func::new(move |xs| xs.apply(&conv)?.apply_t(&bn, false)))\n}\n";
-    let each = "fn halved(xs: &Tensor, vb: VarBuilder) -> Result<usize> {\n    \
-                let conv = conv(vb.clone())?;\n    let bn = norm(vb)?;\n    let mut n = 0;\n    \
-                let ys = conv.forward(xs)?;\n    \
-                while n < size(bn.forward_t(&ys, false)?) {\n        n += 1;\n    }\n    Ok(n)\n}\n";
-    let once = each.replace("while", "if");
-    let (drop, alias) = (
-        "struct Padded @ impl Drop for Padded { fn drop(&mut self) {} } struct Padded",
-        "use candle::Result; @ type Result<T> = std::result::Result<T, Text>; struct Text;",
-    );
-    let cases = [
-        (fields, "@", true),
-        (closure, "@", true),
-        (&once, "@", true),
-        (fields, drop, false),
-        (fields, alias, false),
-        (closure, alias, false),
-        (each, "@", false),
-        (fields, "use candle::Result; @ use crate::Result;", false),
-        (closure, "fn conv @ fn fill(map: &mut VarMap) { map.load(\"a\"); } fn conv", false),
-        (fields, "use candle::Result; @ use anyhow::Result;", true),
-        (fields, "norm(vb)?; @ candle_nn::batch_norm(4, 1e-5, vb)?;", true),
-        (closure, "struct Padded @ mod apart; struct Padded", true),
-        (fields, "struct Padded @ mod apart; struct Padded", false),
-        (fields, "struct Padded @ mod beside; struct Padded", true),
-        (fields, "struct Padded @ mod above; struct Padded", false),
-        (fields, "struct Padded @ #[path = \"a.rs\"] mod beside; struct Padded", false),
-        (fields, "struct Padded @ mod inner { mod beside; } struct Padded", false),
-    ];
-    file(&folder, "net/apart.rs", "fn f(net: &super::Net) {}\n");
-    let beside = file(&folder, "net/beside.rs", "fn f() {}\n");
-    let above = file(&folder, "net/above.rs", "mod below;\n");
-    for (body, change, is_folded) in cases {
-        let (from, to) = change.split_once(" @ ").unwrap_or_default();
-        let path = file(&folder, "net.rs", &format!("{text}{body}").replacen(from, to, 1));
-        let given = [&*path, &beside, &above];
-        let report = printed(&["port", "--json", "--write"], &given);
-        let written = read(&path);
-        let is_left = report.contains("a batch norm stays");
-        let found = [written.contains(".absorb_bn(&"), is_left];
-        assert_eq!(found, [is_folded, !is_folded], "{change}: {report}\n{written}");
-    }
-}
-
 /// A constant table is kept, whatever reads it.
 #[test]
 fn tables_are_not_advised_to_be_layers() {
@@ -355,38 +277,6 @@ fn tables_are_not_advised_to_be_layers() {
         let todo = &json(&[], &path)["files"][0]["todo"];
         let advice = todo[0]["advice"].as_str().unwrap();
         assert_eq!(advice.starts_with("put `// dynquant: keep`"), is_table, "{advice}");
-    }
-}
-
-/// Norms, layers with computed weights, and layers with other names, in modules too.
-#[test]
-fn norms_and_constructors_are_known_in_modules() {
-    let folder = folder();
-    for squares in ["xs.sqr()?", "xs.powf(2.)?", "(xs * xs)?", "xs.mul(xs)?"] {
-        let body = format!(
-            "let s = {squares}.mean_keepdim(D::Minus1)?;\n\
-             xs.broadcast_div(&(s + 1e-6)?.sqrt()?)?.broadcast_mul(&self.w)"
-        );
-        let constructor = "Ok(Self { w: vb.get(2 * n, \"w\")? })";
-        let path = file(&folder, "a.rs", &model("w: Tensor", constructor, &body));
-        assert_eq!(json(&["--write"], &path)["files"][0]["todo"], Value::Array(vec![]));
-        let ported = read(&path);
-        has(&ported, "ops::rms_norm(xs, &self.w, 1e-6)");
-        has(&ported, "#[derive(Clone)]\n    pub struct Net");
-        has(&ported, "#[quantizable(skip)]\n    net: inner::Net");
-    }
-    let cases = r#"
-        let q = vb.get(n, "q")?; Linear::new(Tensor::cat(&[&(q * 0.5)?, k], 0)?, None) @ is computed
-        let w = (vb.get((n, 4), "w")? * 2.)?; Linear::new(w, None) @ the weight of a `Linear` is computed
-        Linear::new(vb.get((2 * n, 4), "w")?.t()?, None) @ -
-        Linear::new(Tensor::zeros(n, d, c)?.affine(1., 2.)?, None) @ -
-        vb.get((n, 4), &format!("weight_hh_l{i}"))? @ `weight_hh*` are an LSTM's or a GRU's
-    "#;
-    for [constructor, expected] in table(cases) {
-        let path = file(&folder, "a.rs", &model("w: u8", constructor, "xs"));
-        let todo = &json(&[], &path)["files"][0]["todo"];
-        let what = todo[0]["what"].as_str().unwrap_or("-");
-        assert!(what.contains(expected), "{constructor}: {todo}");
     }
 }
 
