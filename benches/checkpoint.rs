@@ -21,7 +21,8 @@ use candle_core::{DType, Device};
 use candle_dynquant::checkpoint::{self, Plan};
 use candle_dynquant::{Checkpoint, QConfigSpec, quantize_dynamic};
 use candle_dynquant_io::{child, print};
-use candle_dynquant_support::bench::{Args, table};
+use candle_dynquant_support::bench::table::{self, Cell, cell, left};
+use candle_dynquant_support::bench::{Args, median};
 use candle_dynquant_support::bert::{Bert, Config};
 use serde::Serialize;
 
@@ -42,24 +43,17 @@ struct Row {
 }
 
 impl table::Row for Row {
-    fn header(_: &Args) -> String {
-        format!(
-            "{:<20} {:>13} {:>15} {:>7} {:>21} {:>9}",
-            "model", "file, MB", "load, ms", "ratio", "peak memory, MB", "peak/file"
-        )
-    }
-
-    fn line(&self) -> String {
+    fn cells(&self, _: &Args) -> Vec<Cell> {
         let pair = |[float, int8]: [f64; 2]| format!("{float:.1} -> {int8:.1}");
-        format!(
-            "{:<20} {:>13} {:>15} {:>7.2} {:>21} {:>9.2}",
-            self.model,
-            pair(self.file_mb),
-            pair(self.load_ms),
-            self.load_ms[1] / self.load_ms[0],
-            pair(self.peak_mb),
-            self.peak_mb[1] / self.file_mb[1],
-        )
+        let ratio = |a: f64, b: f64| format!("{:.2}", a / b);
+        vec![
+            left("model", 20, self.model),
+            cell("file, MB", 13, pair(self.file_mb)),
+            cell("load, ms", 15, pair(self.load_ms)),
+            cell("ratio", 7, ratio(self.load_ms[1], self.load_ms[0])),
+            cell("peak memory, MB", 21, pair(self.peak_mb)),
+            cell("peak/file", 9, ratio(self.peak_mb[1], self.file_mb[1])),
+        ]
     }
 }
 
@@ -122,11 +116,6 @@ fn measure(
         peak_mb: [quantized, loaded].map(|run| (run[1] - empty[1]) * 1024. / 1e6),
     });
     Ok(())
-}
-
-fn median(mut values: Vec<f64>) -> f64 {
-    values.sort_by(f64::total_cmp);
-    values[values.len() / 2]
 }
 
 fn load(how: &str, folder: &Path) -> Result<ExitCode> {

@@ -14,7 +14,8 @@ use std::process::ExitCode;
 use anyhow::Result;
 use candle_core::{Device, Module, Tensor};
 use candle_dynquant::{Layer, QConfig, nn};
-use candle_dynquant_support::bench::{Args, interleaved, table};
+use candle_dynquant_support::bench::table::{self, Cell, cell};
+use candle_dynquant_support::bench::{Args, interleaved};
 use serde::Serialize;
 
 const CHANNELS: [usize; 5] = [16, 32, 64, 128, 256];
@@ -31,16 +32,15 @@ struct Row {
 }
 
 impl table::Row for Row {
-    fn header(_: &Args) -> String {
-        let columns = ["int8 us", "x f32", "x candle f32"].map(|name| format!("{name:>12}"));
-        format!("{:>20} {}", "inputs, outputs", columns.join(" "))
-    }
-
-    fn line(&self) -> String {
+    fn cells(&self, _: &Args) -> Vec<Cell> {
         let shape = format!("{}, {}, {k} x {k}", self.inputs, self.outputs, k = self.kernel);
         let [int8, float, candle] = self.us;
-        let (float, candle) = (float / int8, candle / int8);
-        format!("{shape:>20} {int8:>12.0} {float:>12.2} {candle:>12.2}")
+        vec![
+            cell("inputs, outputs", 20, shape),
+            cell("int8 us", 12, format_args!("{int8:.0}")),
+            cell("x f32", 12, format_args!("{:.2}", float / int8)),
+            cell("x candle f32", 12, format_args!("{:.2}", candle / int8)),
+        ]
     }
 }
 

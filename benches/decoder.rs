@@ -15,11 +15,11 @@ use std::time::Instant;
 use anyhow::Result;
 use candle_core::{DType, Device, Result as CandleResult, Shape, Tensor};
 use candle_dynquant::ops::Precision;
-use candle_dynquant::{
-    Layer, LayerKind, QConfigSpec, Quantizable, Visitor, Walk, quantize_dynamic,
-};
+use candle_dynquant::{LayerKind, QConfigSpec, quantize_dynamic};
 use candle_dynquant_decoder::{Config, Decoder};
-use candle_dynquant_support::bench::{Args, table};
+use candle_dynquant_support::bench::table::{self, Cell, cell};
+use candle_dynquant_support::bench::{Args, median};
+use candle_dynquant_support::weight_bytes;
 use candle_nn::var_builder::SimpleBackend;
 use candle_nn::{Init, VarBuilder};
 use mimalloc::MiMalloc;
@@ -48,18 +48,15 @@ struct Row {
 }
 
 impl table::Row for Row {
-    fn header(_: &Args) -> String {
-        format!(
-            "{:>10} {:>12} {:>22} {:>9} {:>9} {:>6}",
-            "model", "preset", "case", "ms", "MB", "GB/s"
-        )
-    }
-
-    fn line(&self) -> String {
-        format!(
-            "{:>10} {:>12} {:>22} {:>9.2} {:>9.0} {:>6.0}",
-            self.model, self.preset, self.case, self.ms, self.weight_mb, self.gb_s
-        )
+    fn cells(&self, _: &Args) -> Vec<Cell> {
+        vec![
+            cell("model", 10, self.model),
+            cell("preset", 12, self.preset),
+            cell("case", 22, &self.case),
+            cell("ms", 9, format_args!("{:.2}", self.ms)),
+            cell("MB", 9, format_args!("{:.0}", self.weight_mb)),
+            cell("GB/s", 6, format_args!("{:.0}", self.gb_s)),
+        ]
     }
 }
 
@@ -73,7 +70,8 @@ fn main() -> Result<ExitCode> {
         }
         for (name, config) in models {
             let config = Config::parse(name, config)?;
-            let float = random(&config)?;
+            let vb = VarBuilder::from_backend(Box::new(Weights), DType::F32, Device::Cpu);
+            let float = Decoder::load(&config, vb)?;
             for preset in ["int8", "int8_groups", "int4"] {
                 let mut model = float.clone();
                 let spec = QConfigSpec::preset(preset)?;
@@ -92,7 +90,8 @@ fn measure(
     args: &Args,
     show: &mut dyn FnMut(Row),
 ) -> Result<()> {
-    let weight_mb = bytes_of_products(model)? as f64 / 1e6;
+    // All weights except the embedding table.
+    let weight_mb = weight_bytes(model, |layer| layer.kind() == LayerKind::Linear)? as f64 / 1e6;
     let mut show = |case: String, ms: f64| {
         show(Row { model: name, preset, case, ms, weight_mb, gb_s: weight_mb / ms });
     };
@@ -102,53 +101,29 @@ fn measure(
     };
     for tokens in [16, 128, 512] {
         let ids = ids(1, tokens)?;
-        let mut times = Vec::new();
-        for _ in 0..if args.quick { 3 } else { 5 } {
-            let start = Instant::now();
-            model.next(&ids, &mut model.cache())?;
-            times.push(start.elapsed().as_secs_f64() * 1e3);
-        }
-        show(format!("prompt of {tokens}"), median(times));
+        let rounds = if args.quick { 3 } else { 5 };
+        let ms = median_ms(rounds, || model.next(&ids, &mut model.cache()))?;
+        show(format!("prompt of {tokens}"), ms);
     }
     for (sequences, before) in [(1, 128), (1, 2048), (16, 128)] {
         let mut cache = model.cache();
         model.next(&ids(sequences, before)?, &mut cache)?;
         let next = ids(sequences, 1)?;
-        let mut times = Vec::new();
-        for _ in 0..if args.quick { 15 } else { 31 } {
-            let start = Instant::now();
-            model.next(&next, &mut cache)?;
-            times.push(start.elapsed().as_secs_f64() * 1e3);
-        }
-        show(format!("{sequences} x token after {before}"), median(times));
+        let rounds = if args.quick { 15 } else { 31 };
+        let ms = median_ms(rounds, || model.next(&next, &mut cache))?;
+        show(format!("{sequences} x token after {before}"), ms);
     }
     Ok(())
 }
 
-fn median(mut times: Vec<f64>) -> f64 {
-    times.sort_by(f64::total_cmp);
-    times[times.len() / 2]
-}
-
-/// The bytes of all weights except the embedding table.
-fn bytes_of_products(model: &impl Quantizable) -> Result<usize> {
-    struct Bytes(usize);
-    impl Visitor for Bytes {
-        fn layer(&mut self, _: &str, layer: &dyn Layer) -> candle_dynquant::Result<()> {
-            if layer.kind() == LayerKind::Linear {
-                self.0 += layer.weight_infos().iter().map(|info| info.bytes).sum::<usize>();
-            }
-            Ok(())
-        }
+fn median_ms(rounds: usize, mut call: impl FnMut() -> CandleResult<Tensor>) -> Result<f64> {
+    let mut times = Vec::new();
+    for _ in 0..rounds {
+        let start = Instant::now();
+        call()?;
+        times.push(start.elapsed().as_secs_f64() * 1e3);
     }
-    let mut bytes = Bytes(0);
-    Walk::over(model, &mut bytes)?;
-    Ok(bytes.0)
-}
-
-fn random(config: &Config) -> Result<Decoder> {
-    let vb = VarBuilder::from_backend(Box::new(Weights), DType::F32, Device::Cpu);
-    Decoder::load(config, vb)
+    Ok(median(times))
 }
 
 /// Random weights for every name and shape; norms are ones.

@@ -15,7 +15,8 @@ use std::process::ExitCode;
 use anyhow::{Context, Result};
 use candle_core::{DType, Device, Result as CandleResult, Tensor};
 use candle_dynquant::{Layer, QConfig, QWeight, nn};
-use candle_dynquant_support::bench::{Args, interleaved, table};
+use candle_dynquant_support::bench::table::{self, Cell, cell};
+use candle_dynquant_support::bench::{Args, interleaved};
 use candle_dynquant_support::random;
 use rayon::prelude::*;
 use serde::Serialize;
@@ -42,21 +43,15 @@ struct Row {
 }
 
 impl table::Row for Row {
-    fn header(_: &Args) -> String {
-        let [preset, bytes] = ["preset", "MB a token"];
-        let [token, reading, ratio] = ["token us", "reading us", "ratio"];
-        format!(
-            "{preset:>12} {bytes:>11} {token:>9} {reading:>11} {ratio:>6} {:>14}",
-            "us of a prompt"
-        )
-    }
-
-    fn line(&self) -> String {
-        let Self { preset, token_us, reading_us, ratio, prompt_us, .. } = self;
-        let bytes = self.bytes as f64 / 1e6;
-        format!(
-            "{preset:>12} {bytes:>11.1} {token_us:>9.0} {reading_us:>11.0} {ratio:>6.2} {prompt_us:>14.1}"
-        )
+    fn cells(&self, _: &Args) -> Vec<Cell> {
+        vec![
+            cell("preset", 12, self.preset),
+            cell("MB a token", 11, format_args!("{:.1}", self.bytes as f64 / 1e6)),
+            cell("token us", 9, format_args!("{:.0}", self.token_us)),
+            cell("reading us", 11, format_args!("{:.0}", self.reading_us)),
+            cell("ratio", 6, format_args!("{:.2}", self.ratio)),
+            cell("us of a prompt", 14, format_args!("{:.1}", self.prompt_us)),
+        ]
     }
 }
 

@@ -21,7 +21,8 @@ use candle_dynquant::{
     DynamicConfig, Granularity, LayerKind, QConfig, QConfigSpec, QDType, QScheme, nn,
     quantize_dynamic,
 };
-use candle_dynquant_support::bench::{Args, interleaved, table};
+use candle_dynquant_support::bench::table::{self, Cell, cell, left};
+use candle_dynquant_support::bench::{Args, interleaved, sqnr_db};
 use serde::Serialize;
 
 const SHAPES: [[usize; 3]; 6] = [
@@ -87,32 +88,22 @@ fn qconfigs() -> [QConfig; 8] {
 }
 
 impl table::Row for Row {
-    fn header(_: &Args) -> String {
-        format!(
-            "{:>16} {:<26} {:>10} {:>10} {:>8}",
-            "m, k, n", "weights", "us", "x faster", "SQNR dB"
-        )
-    }
-
-    fn line(&self) -> String {
-        format!(
-            "{:>16} {:<26} {:>10.1} {:>10.2} {:>8.1}",
-            format!("{}, {}, {}", self.m, self.k, self.n),
-            self.format,
-            self.us,
-            self.ratio,
-            self.sqnr_db
-        )
+    fn cells(&self, _: &Args) -> Vec<Cell> {
+        vec![
+            cell("m, k, n", 16, format_args!("{}, {}, {}", self.m, self.k, self.n)),
+            left("weights", 26, self.format),
+            cell("us", 10, format_args!("{:.1}", self.us)),
+            cell("x faster", 10, format_args!("{:.2}", self.ratio)),
+            cell("SQNR dB", 8, format_args!("{:.1}", self.sqnr_db)),
+        ]
     }
 }
 
 fn main() -> Result<ExitCode> {
     let title = "Linear, whole call, activations u8 per row (float16: f32; bfloat16: bf16)";
     table::run("Time nn::Linear in every weight format", title, |args, show| {
-        for [m, k, n] in SHAPES {
-            if !args.quick || m * k * n <= 1 << 30 {
-                measure(m, k, n, args.rounds())?.into_iter().for_each(&mut *show);
-            }
+        for [m, k, n] in args.shapes(SHAPES) {
+            measure(m, k, n, args.rounds())?.into_iter().for_each(&mut *show);
         }
         Ok(())
     })
@@ -145,16 +136,13 @@ fn measure(m: usize, k: usize, n: usize, rounds: usize) -> Result<Vec<Row>> {
     let contenders: [&dyn Module; 11] = [&a, &bf16, &f16, &b, &c, &d, &e, &f, &g, &h, &float];
 
     let expected = float.forward(&xs)?;
-    let signal = expected.sqr()?.sum_all()?.to_scalar::<f32>()?;
-    let mut sqnr_db = [0.; 11];
-    for (sqnr_db, module) in sqnr_db.iter_mut().zip(contenders) {
-        let ys = module.forward(&xs)?.to_dtype(DType::F32)?;
-        let noise = (&expected - ys)?.sqr()?.sum_all()?;
-        *sqnr_db = 10. * f64::from(signal / noise.to_scalar::<f32>()?).log10();
-        ensure!(*sqnr_db > 30., "outputs disagree: {sqnr_db} dB");
+    let mut all_db = [0.; 11];
+    for (db, module) in all_db.iter_mut().zip(contenders) {
+        *db = sqnr_db(&expected, &module.forward(&xs)?.to_dtype(DType::F32)?)?;
+        ensure!(*db > 30., "outputs disagree: {db} dB");
     }
     let us = interleaved(&contenders.map(|module| || module.forward(&xs)), rounds)?;
-    let rows = FORMATS.into_iter().zip(&us).zip(sqnr_db);
+    let rows = FORMATS.into_iter().zip(&us).zip(all_db);
     let rows = rows.map(|((format, time), sqnr_db)| Row {
         m,
         k,

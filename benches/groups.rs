@@ -15,7 +15,8 @@ use anyhow::{Result, ensure};
 use candle_core::quantized::{GgmlDType, QMatMul, QTensor};
 use candle_core::{Device, Module, Tensor};
 use candle_dynquant::{QConfigSpec, nn, quantize_dynamic};
-use candle_dynquant_support::bench::{Args, interleaved, table};
+use candle_dynquant_support::bench::table::{self, Cell, cell};
+use candle_dynquant_support::bench::{Args, interleaved, sqnr_db};
 use serde::Serialize;
 
 const SHAPES: [[usize; 3]; 10] = [
@@ -48,19 +49,14 @@ struct Row {
 }
 
 impl table::Row for Row {
-    fn header(_: &Args) -> String {
-        let names = NAMES.map(|name| format!("{name:>12}")).concat();
-        format!("{:>16} {names} {:>11} {:>6}", "m, k, n; us", "int4 x int8", "GB/s")
-    }
-
-    fn line(&self) -> String {
-        format!(
-            "{:>16} {} {:>11.2} {:>6.0}",
-            format!("{}, {}, {}", self.m, self.k, self.n),
-            self.us.map(|us| format!("{us:>12.1}")).concat(),
-            self.us[0] / self.us[1],
-            self.int4_gb_s,
-        )
+    fn cells(&self, _: &Args) -> Vec<Cell> {
+        let shape = format_args!("{}, {}, {}", self.m, self.k, self.n);
+        let mut cells = vec![cell("m, k, n; us", 16, shape)];
+        let us = NAMES.iter().zip(self.us);
+        cells.extend(us.map(|(name, us)| cell(name, 11, format_args!("{us:.1}"))));
+        cells.push(cell("int4 x int8", 11, format_args!("{:.2}", self.us[0] / self.us[1])));
+        cells.push(cell("GB/s", 6, format_args!("{:.0}", self.int4_gb_s)));
+        cells
     }
 }
 
@@ -68,10 +64,8 @@ fn main() -> Result<ExitCode> {
     let about = "Time nn::Linear in 4 bits against int8 and candle's quantized QMatMul";
     let title = "Linear, whole call, by preset, and candle's QMatMul without bias";
     table::run(about, title, |args, show| {
-        for [m, k, n] in SHAPES {
-            if !args.quick || m * k * n <= 1 << 30 {
-                show(measure(m, k, n, args.rounds())?);
-            }
+        for [m, k, n] in args.shapes(SHAPES) {
+            show(measure(m, k, n, args.rounds())?);
         }
         Ok(())
     })
@@ -95,11 +89,9 @@ fn measure(m: usize, k: usize, n: usize, rounds: usize) -> Result<Row> {
     let contenders: [&dyn Module; 6] = [a, b, c, x, y, z];
 
     let expected = float.forward(&xs)?;
-    let energy = |of: &Tensor| of.sqr()?.sum_all()?.to_scalar::<f32>();
-    let mut sqnr_db = [0.; 6];
-    for ((name, contender), db) in NAMES.iter().zip(contenders).zip(&mut sqnr_db) {
-        let noise = energy(&(&expected - contender.forward(&xs)?)?)?;
-        *db = 10. * f64::from(energy(&expected)? / noise).log10();
+    let mut all_db = [0.; 6];
+    for ((name, contender), db) in NAMES.iter().zip(contenders).zip(&mut all_db) {
+        *db = sqnr_db(&expected, &contender.forward(&xs)?)?;
         ensure!(*db > 15., "{name}: outputs disagree: {db} dB");
     }
     let us = interleaved(&contenders.map(|module| || module.forward(&xs)), rounds)?;
@@ -112,6 +104,6 @@ fn measure(m: usize, k: usize, n: usize, rounds: usize) -> Result<Row> {
         contenders: NAMES,
         int4_gb_s: bytes as f64 / us[1] / 1e3,
         us: std::array::from_fn(|i| us[i]),
-        sqnr_db,
+        sqnr_db: all_db,
     })
 }

@@ -14,7 +14,8 @@ use anyhow::{Result, ensure};
 use candle_core::quantized::{GgmlDType, QMatMul, QTensor};
 use candle_core::{Device, Module, Tensor};
 use candle_dynquant::{QConfigSpec, nn, quantize_dynamic};
-use candle_dynquant_support::bench::{Args, interleaved, table};
+use candle_dynquant_support::bench::table::{self, Cell, cell};
+use candle_dynquant_support::bench::{Args, interleaved, sqnr_db};
 use serde::Serialize;
 
 const SHAPES: [[usize; 3]; 10] = [
@@ -50,46 +51,27 @@ struct Row {
 }
 
 impl table::Row for Row {
-    fn header(_: &Args) -> String {
-        format!(
-            "{:>18} {:>10} {:>7} {:>11} {:>11} {:>11} {:>8} {:>8} {:>10} {:>8}",
-            "m, k, n",
-            "ours us",
-            "GOP/s",
-            "ours f32",
-            "candle f32",
-            "Q8_0",
-            "x f32",
-            "x Q8_0",
-            "f32 x f32",
-            "SQNR dB"
-        )
-    }
-
-    fn line(&self) -> String {
-        format!(
-            "{:>18} {:>10.1} {:>7.0} {:>11.1} {:>11.1} {:>11.1} {:>8.2} {:>8.2} {:>10.2} {:>8.1}",
-            format!("{}, {}, {}", self.m, self.k, self.n),
-            self.ours_us,
-            self.ours_gops,
-            self.ours_f32_us,
-            self.candle_f32_us,
-            self.candle_q8_0_us,
-            self.ratio_f32,
-            self.ratio_q8_0,
-            self.ratio_of_f32,
-            self.sqnr_db
-        )
+    fn cells(&self, _: &Args) -> Vec<Cell> {
+        vec![
+            cell("m, k, n", 18, format_args!("{}, {}, {}", self.m, self.k, self.n)),
+            cell("ours us", 10, format_args!("{:.1}", self.ours_us)),
+            cell("GOP/s", 7, format_args!("{:.0}", self.ours_gops)),
+            cell("ours f32", 11, format_args!("{:.1}", self.ours_f32_us)),
+            cell("candle f32", 11, format_args!("{:.1}", self.candle_f32_us)),
+            cell("Q8_0", 11, format_args!("{:.1}", self.candle_q8_0_us)),
+            cell("x f32", 8, format_args!("{:.2}", self.ratio_f32)),
+            cell("x Q8_0", 8, format_args!("{:.2}", self.ratio_q8_0)),
+            cell("f32 x f32", 10, format_args!("{:.2}", self.ratio_of_f32)),
+            cell("SQNR dB", 8, format_args!("{:.1}", self.sqnr_db)),
+        ]
     }
 }
 
 fn main() -> Result<ExitCode> {
     let about = "Time nn::Linear in int8 and f32 against candle's f32 Linear and Q8_0 QMatMul";
     table::run(about, "Linear, whole call, int8() preset", |args, show| {
-        for [m, k, n] in SHAPES {
-            if !args.quick || m * k * n <= 1 << 30 {
-                show(measure(m, k, n, args.rounds())?);
-            }
+        for [m, k, n] in args.shapes(SHAPES) {
+            show(measure(m, k, n, args.rounds())?);
         }
         Ok(())
     })
@@ -107,17 +89,12 @@ fn measure(m: usize, k: usize, n: usize, rounds: usize) -> Result<Row> {
     quantize_dynamic(&mut ours, &QConfigSpec::int8())?;
 
     let expected = float.forward(&xs)?;
-    let sqnr = |ys: &Tensor| -> Result<f64> {
-        let signal = expected.sqr()?.sum_all()?.to_scalar::<f32>()?;
-        let noise = (&expected - ys)?.sqr()?.sum_all()?.to_scalar::<f32>()?;
-        Ok(10. * f64::from(signal / noise).log10())
-    };
-    let sqnr_db = sqnr(&ours.forward(&xs)?)?;
-    let sqnr_f32_db = sqnr(&ours_f32.forward(&xs)?)?;
-    let sqnr_q8_0_db = sqnr(&q8_0.forward(&xs)?.broadcast_add(&bias)?)?;
+    let ours_db = sqnr_db(&expected, &ours.forward(&xs)?)?;
+    let f32_db = sqnr_db(&expected, &ours_f32.forward(&xs)?)?;
+    let q8_0_db = sqnr_db(&expected, &q8_0.forward(&xs)?.broadcast_add(&bias)?)?;
     ensure!(
-        sqnr_db > 30. && sqnr_q8_0_db > 30. && sqnr_f32_db > 100.,
-        "outputs disagree: {sqnr_db} {sqnr_q8_0_db} {sqnr_f32_db} dB"
+        ours_db > 30. && q8_0_db > 30. && f32_db > 100.,
+        "outputs disagree: {ours_db} {q8_0_db} {f32_db} dB"
     );
 
     let contenders: [&dyn Module; 4] = [&ours, &float, &q8_0, &ours_f32];
@@ -134,7 +111,7 @@ fn measure(m: usize, k: usize, n: usize, rounds: usize) -> Result<Row> {
         ratio_f32: us[1] / us[0],
         ratio_of_f32: us[1] / us[3],
         ratio_q8_0: us[2] / us[0],
-        sqnr_db,
-        sqnr_q8_0_db,
+        sqnr_db: ours_db,
+        sqnr_q8_0_db: q8_0_db,
     })
 }

@@ -15,7 +15,8 @@ use std::process::ExitCode;
 use anyhow::Result;
 use candle_core::{Device, Module, Tensor};
 use candle_dynquant::{LayerKind, QConfig, QConfigSpec, nn, quantize_dynamic};
-use candle_dynquant_support::bench::{Args, interleaved, table};
+use candle_dynquant_support::bench::table::{self, Cell, cell};
+use candle_dynquant_support::bench::{Args, interleaved};
 use serde::Serialize;
 
 /// Rows of a call.
@@ -37,15 +38,13 @@ struct Row {
 }
 
 impl table::Row for Row {
-    fn header(_: &Args) -> String {
-        let rows = ROWS.map(|m| format!("{:>12}", format!("x f32, {m}")));
-        format!("{:>12} {} {:>8}", "k, n", rows.join(" "), "bytes")
-    }
-
-    fn line(&self) -> String {
-        let ratios = self.ratios.map(|ratio| format!("{ratio:>12.2}"));
-        let shape = format!("{}, {}", self.k, self.n);
-        format!("{shape:>12} {} {:>8.2}", ratios.join(" "), self.bytes)
+    fn cells(&self, _: &Args) -> Vec<Cell> {
+        let mut cells = vec![cell("k, n", 12, format_args!("{}, {}", self.k, self.n))];
+        for (m, ratio) in ROWS.into_iter().zip(self.ratios) {
+            cells.push(cell(format!("x f32, {m}"), 12, format_args!("{ratio:.2}")));
+        }
+        cells.push(cell("bytes", 8, format_args!("{:.2}", self.bytes)));
+        cells
     }
 }
 

@@ -13,7 +13,8 @@ use std::process::ExitCode;
 use anyhow::{Result, ensure};
 use candle_core::{DType, Device, Module, Result as CandleResult, Tensor};
 use candle_dynquant::{nn, ops};
-use candle_dynquant_support::bench::{Args, candle_attention::attention, interleaved, table};
+use candle_dynquant_support::bench::table::{self, Cell, cell};
+use candle_dynquant_support::bench::{Args, candle_attention::attention, interleaved};
 use candle_nn::attention::{AttnMask, flash_attn};
 use serde::Serialize;
 
@@ -37,6 +38,11 @@ struct Row {
 
 /// A way to compute a result.
 type Way = Box<dyn Fn() -> CandleResult<Tensor>>;
+
+fn way<T: Clone + 'static>(of: &T, call: impl Fn(&T) -> CandleResult<Tensor> + 'static) -> Way {
+    let of = of.clone();
+    Box::new(move || call(&of))
+}
 
 /// The same computed here, by candle, and by candle's flash attention.
 struct Case {
@@ -67,28 +73,19 @@ const ATTENTION: [[usize; 5]; 7] = [
 const CACHES: [[usize; 5]; 2] = [[1, 12, 12, 4096, 64], [1, 32, 8, 4096, 128]];
 
 impl table::Row for Row {
-    fn header(_: &Args) -> String {
-        format!(
-            "{:>16} {:>18} {:>9} {:>9} {:>9} {:>10} {:>8} {:>9} {:>10}",
-            "op",
-            "shape",
-            "ours us",
-            "bf16 us",
-            "int8 us",
-            "candle us",
-            "x candle",
-            "flash us",
-            "difference"
-        )
-    }
-
-    fn line(&self) -> String {
-        let [flash, bf16, int8] = [self.candle_flash_us, self.bf16_us, self.int8_us]
-            .map(|us| us.map_or_else(|| "-".into(), |us| format!("{us:.1}")));
-        format!(
-            "{:>16} {:>18} {:>9.1} {bf16:>9} {int8:>9} {:>10.1} {:>8.2} {flash:>9} {:>10.1e}",
-            self.op, self.shape, self.ours_us, self.candle_us, self.ratio, self.difference
-        )
+    fn cells(&self, _: &Args) -> Vec<Cell> {
+        let option = |us: Option<f64>| us.map_or_else(|| "-".into(), |us| format!("{us:.1}"));
+        vec![
+            cell("op", 16, self.op),
+            cell("shape", 18, &self.shape),
+            cell("ours us", 9, format_args!("{:.1}", self.ours_us)),
+            cell("bf16 us", 9, option(self.bf16_us)),
+            cell("int8 us", 9, option(self.int8_us)),
+            cell("candle us", 10, format_args!("{:.1}", self.candle_us)),
+            cell("x candle", 8, format_args!("{:.2}", self.ratio)),
+            cell("flash us", 9, option(self.candle_flash_us)),
+            cell("difference", 10, format_args!("{:.1e}", self.difference)),
+        ]
     }
 }
 
@@ -137,44 +134,30 @@ fn row_cases() -> Result<Vec<Case>> {
     let mut cases = Vec::new();
     let inner = randn(&[128, 3072])?;
     for (op, ours, candle) in pointwise {
-        let (a, b) = (inner.clone(), inner.clone());
-        cases.push(case(op, &inner, Box::new(move || ours(&a)), Box::new(move || candle(&b))));
+        cases.push(case(op, &inner, way(&inner, ours), way(&inner, candle)));
     }
     let scores = randn(&[12, 128, 128])?;
-    let (a, b) = (scores.clone(), scores.clone());
-    let (ours, candle): (Way, Way) = (
-        Box::new(move || ops::softmax_last_dim(&a)),
-        Box::new(move || candle_nn::ops::softmax_last_dim(&b)),
-    );
+    let ours = way(&scores, ops::softmax_last_dim);
+    let candle = way(&scores, candle_nn::ops::softmax_last_dim);
     cases.push(case("softmax_last_dim", &scores, ours, candle));
     for rows in [16, 128, 1024] {
-        let (xs, residual) = (randn(&[rows, 768])?, randn(&[rows, 768])?);
         // Factors are at most 1, since errors grow with them.
         let factors = || Tensor::rand(-1f32, 1., 768, &Device::Cpu);
         let norm = candle_nn::LayerNorm::new(factors()?, factors()?, 1e-12);
-        let (a, b, fused, plain) = (xs.clone(), xs.clone(), norm.clone(), norm.clone());
-        let (ours, candle): (Way, Way) = (
-            Box::new(move || ops::layer_norm(&a, fused.weight(), fused.bias(), fused.eps())),
-            Box::new(move || plain.forward(&b)),
-        );
-        cases.push(case("layer_norm", &xs, ours, candle));
-        let (a, b, fused, plain) = (xs.clone(), xs.clone(), norm.clone(), norm);
-        let (r, s) = (residual.clone(), residual.clone());
-        let (ours, candle): (Way, Way) = (
-            Box::new(move || {
-                ops::add_layer_norm(&a, &r, fused.weight(), fused.bias(), fused.eps())
-            }),
-            Box::new(move || plain.forward(&(&b + &s)?)),
-        );
-        cases.push(case("add_layer_norm", &xs, ours, candle));
-        let (r, s) = (residual.clone(), residual);
+        let of = (randn(&[rows, 768])?, randn(&[rows, 768])?, norm);
+        let ours =
+            way(&of, |(xs, _, norm)| ops::layer_norm(xs, norm.weight(), norm.bias(), norm.eps()));
+        cases.push(case("layer_norm", &of.0, ours, way(&of, |(xs, _, norm)| norm.forward(xs))));
+        let ours = way(&of, |(xs, residual, norm)| {
+            ops::add_layer_norm(xs, residual, norm.weight(), norm.bias(), norm.eps())
+        });
+        let candle = way(&of, |(xs, residual, norm)| norm.forward(&(xs + residual)?));
+        cases.push(case("add_layer_norm", &of.0, ours, candle));
         let norm = candle_nn::RmsNorm::new(factors()?, 1e-6);
-        let (a, b, fused, plain) = (xs.clone(), xs.clone(), nn::RmsNorm::from(norm.clone()), norm);
-        let (ours, candle): (Way, Way) = (
-            Box::new(move || Ok(fused.forward_add(&a, &r)?.0)),
-            Box::new(move || plain.forward(&(&b + &s)?)),
-        );
-        cases.push(case("add_rms_norm", &xs, ours, candle));
+        let of = (of.0, of.1, nn::RmsNorm::from(norm.clone()), norm);
+        let ours = way(&of, |(xs, residual, norm, _)| Ok(norm.forward_add(xs, residual)?.0));
+        let candle = way(&of, |(xs, residual, _, norm)| norm.forward(&(xs + residual)?));
+        cases.push(case("add_rms_norm", &of.0, ours, candle));
     }
     Ok(cases)
 }
@@ -189,21 +172,18 @@ fn attention_case([batch, heads, queries, keys, head_dim]: [usize; 5]) -> Result
     let scale = 1. / (head_dim as f32).sqrt();
     let merged = move |context: Tensor| context.transpose(1, 2)?.reshape((batch, queries, hidden));
 
-    let flash: Option<Way> = (batch == 1).then(|| {
-        let (q, k, v) = (q.clone(), k.clone(), v.clone());
-        let way: Way = Box::new(move || {
-            let mask = AttnMask::None;
-            merged(flash_attn::<f32>(&q, &k, &v, scale, mask, None, None)?)
-        });
-        way
+    let of = (q, k, v);
+    let flash = (batch == 1).then(|| {
+        way(&of, move |(q, k, v)| {
+            merged(flash_attn::<f32>(q, k, v, scale, AttnMask::None, None, None)?)
+        })
     });
     let of_heads = |t: Tensor| t.transpose(1, 2);
-    let (q, k, v) = (of_heads(q)?, of_heads(k)?, of_heads(v)?);
-    let ours = |precision| -> Way {
-        let (q, k, v, mask) = (q.clone(), k.clone(), v.clone(), mask.clone());
-        Box::new(move || {
-            let mask = Some(&mask);
-            merged(ops::scaled_dot_product_attention_with(&q, &k, &v, mask, scale, precision)?)
+    let of = (of_heads(of.0)?, of_heads(of.1)?, of_heads(of.2)?, Some(mask));
+    let ours = |precision| {
+        way(&of, move |(q, k, v, mask)| {
+            let mask = mask.as_ref();
+            merged(ops::scaled_dot_product_attention_with(q, k, v, mask, scale, precision)?)
         })
     };
     let seq = if queries == keys { queries.to_string() } else { format!("{queries}/{keys}") };
@@ -214,7 +194,7 @@ fn attention_case([batch, heads, queries, keys, head_dim]: [usize; 5]) -> Result
         ours: ours(ops::Precision::Float32),
         bf16: Some(ours(ops::Precision::BFloat16)),
         int8: Some(ours(ops::Precision::Int8)),
-        candle: Box::new(move || merged(attention(&q, &k, &v, Some(&mask), scale)?)),
+        candle: way(&of, move |(q, k, v, mask)| merged(attention(q, k, v, mask.as_ref(), scale)?)),
         flash,
     })
 }
@@ -236,7 +216,7 @@ fn cache_case([batch, heads, kv_heads, keys, head_dim]: [usize; 5]) -> Result<Ca
         let each = t.unsqueeze(2)?.broadcast_as(groups)?.contiguous()?;
         each.reshape((batch, heads, keys, head_dim))
     };
-    let (own_k, own_v) = (repeated(&k)?, repeated(&v)?);
+    let of = (q.clone(), repeated(&k)?, repeated(&v)?);
     Ok(Case {
         op: "KvCache",
         shape: format!("{batch}x{heads}/{kv_heads}x1/{keys}x{head_dim}"),
@@ -244,10 +224,7 @@ fn cache_case([batch, heads, kv_heads, keys, head_dim]: [usize; 5]) -> Result<Ca
         ours: ours(ops::Precision::Float32)?,
         bf16: Some(ours(ops::Precision::BFloat16)?),
         int8: Some(ours(ops::Precision::Int8)?),
-        candle: {
-            let q = q.clone();
-            Box::new(move || merged(attention(&q, &own_k, &own_v, None, scale)?))
-        },
+        candle: way(&of, move |(q, k, v)| merged(attention(q, k, v, None, scale)?)),
         flash: None,
     })
 }

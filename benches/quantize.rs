@@ -13,7 +13,8 @@ use std::process::ExitCode;
 use anyhow::{Result, ensure};
 use candle_core::{DType, Device, Tensor};
 use candle_dynquant::{QConfigSpec, nn, quantize_dynamic};
-use candle_dynquant_support::bench::{Args, interleaved, table};
+use candle_dynquant_support::bench::table::{self, Cell, cell, left};
+use candle_dynquant_support::bench::{Args, interleaved};
 use serde::Serialize;
 
 const PRESETS: [&str; 4] = ["int8", "pytorch", "onnxruntime", "float16"];
@@ -32,24 +33,16 @@ struct Row {
 }
 
 impl table::Row for Row {
-    fn header(_: &Args) -> String {
-        format!(
-            "{:<16} {:<5} {:<12} {:>6} {:>11} {:>9} {:>19}",
-            "model", "dtype", "preset", "layers", "elements", "ms", "ns element x thread"
-        )
-    }
-
-    fn line(&self) -> String {
-        format!(
-            "{:<16} {:<5} {:<12} {:>6} {:>11} {:>9.1} {:>19.2}",
-            self.model,
-            self.dtype,
-            self.preset,
-            self.layers,
-            self.elements,
-            self.ms,
-            self.ns_per_element
-        )
+    fn cells(&self, _: &Args) -> Vec<Cell> {
+        vec![
+            left("model", 16, self.model),
+            left("dtype", 5, self.dtype),
+            left("preset", 12, self.preset),
+            cell("layers", 6, self.layers),
+            cell("elements", 11, self.elements),
+            cell("ms", 9, format_args!("{:.1}", self.ms)),
+            cell("ns element x thread", 19, format_args!("{:.2}", self.ns_per_element)),
+        ]
     }
 }
 

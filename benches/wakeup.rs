@@ -18,7 +18,8 @@ use std::time::{Duration, Instant};
 use anyhow::{Result, ensure};
 use candle_core::{Device, Module, Tensor};
 use candle_dynquant::{QConfigSpec, nn, quantize_dynamic};
-use candle_dynquant_support::bench::{Args, table};
+use candle_dynquant_support::bench::table::{self, Cell, cell};
+use candle_dynquant_support::bench::{Args, median};
 use serde::Serialize;
 
 const INPUTS: usize = 512;
@@ -47,16 +48,14 @@ struct Row {
 const CALLS: usize = 25;
 
 impl table::Row for Row {
-    fn header(args: &Args) -> String {
-        let threads = format!("{} threads", args.threads);
-        format!("{:>12} {:>12} {threads:>12} {:>12}", "pause us", "one thread", "start, end")
-    }
-
-    fn line(&self) -> String {
-        format!(
-            "{:>12} {:>12.2} {:>12.2} {:>12.2}",
-            self.pause_us, self.one_thread_us, self.all_threads_us, self.start_us
-        )
+    fn cells(&self, args: &Args) -> Vec<Cell> {
+        let us = |name: &str, us: f64| cell(name, 12, format_args!("{us:.2}"));
+        vec![
+            cell("pause us", 12, self.pause_us),
+            us("one thread", self.one_thread_us),
+            us(&format!("{} threads", args.threads), self.all_threads_us),
+            us("start, end", self.start_us),
+        ]
     }
 }
 
@@ -108,10 +107,7 @@ fn medians(
             samples.push(1e6 * start.elapsed().as_secs_f64());
         }
     }
-    Ok(samples.map(|mut samples| {
-        samples.sort_by(f64::total_cmp);
-        samples[samples.len() / 2]
-    }))
+    Ok(samples.map(median))
 }
 
 /// Awake where the system could not wake this thread up in time.

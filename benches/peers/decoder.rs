@@ -6,10 +6,9 @@ use std::sync::{Arc, Mutex};
 use anyhow::{Context, Result};
 use candle_core::{DType, Device, Tensor};
 use candle_dynquant::ops::Precision;
-use candle_dynquant::{
-    Checkpoint, Layer, LayerKind, QConfigSpec, Visitor, Walk, checkpoint, quantize_dynamic,
-};
+use candle_dynquant::{Checkpoint, LayerKind, QConfigSpec, checkpoint, quantize_dynamic};
 use candle_dynquant_decoder::{Config, Decoder, Folder, GenerationConfig, Generator};
+use candle_dynquant_support::weight_bytes;
 use serde_json::{Value, json};
 
 use crate::protocol::{Case, Tensors, contender, size, take, text};
@@ -125,20 +124,7 @@ pub fn memory(request: &Value) -> Result<Value> {
     let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:"));
     let kb = line.and_then(|line| line.split_whitespace().next());
     let kb: usize = kb.context("no VmRSS")?.parse()?;
-    Ok(json!({ "resident": 1024 * kb, "weights": weights(&model)?, "cache": cache.bytes() }))
-}
-
-/// Bytes of all weights.
-fn weights(model: &Decoder) -> Result<usize> {
-    struct Bytes(usize);
-    impl Visitor for Bytes {
-        fn layer(&mut self, _: &str, layer: &dyn Layer) -> candle_dynquant::Result<()> {
-            let infos = layer.weight_infos();
-            self.0 += infos.iter().map(|info| info.bytes).sum::<usize>();
-            Ok(())
-        }
-    }
-    let mut bytes = Bytes(0);
-    Walk::over(model, &mut bytes)?;
-    Ok(bytes.0)
+    Ok(
+        json!({ "resident": 1024 * kb, "weights": weight_bytes(&model, |_| true)?, "cache": cache.bytes() }),
+    )
 }

@@ -15,8 +15,8 @@ use candle_dynquant::nn::{self, Nonlinearity, RecurrentConfig};
 use candle_dynquant::{Isa, LayerKind, QConfig, QConfigSpec, Quantizable, ops, quantize_dynamic};
 use candle_dynquant_support::bench::candle_attention::attention;
 use candle_dynquant_support::bert::{Batch, Bert, Config};
+use candle_nn::VarBuilder;
 use candle_nn::attention::{AttnMask, flash_attn};
-use candle_nn::{RNN as _, VarBuilder};
 #[cfg(not(system_allocator))]
 use mimalloc::MiMalloc;
 use serde_json::{Value, json};
@@ -319,23 +319,24 @@ fn recurrent(case: &Value, mut tensors: Tensors) -> Result<Case> {
         states.transpose(0, 1)?.contiguous()
     };
     if config.num_layers == 1 && !config.bidirectional {
-        match &float {
+        let candle = match &float {
             Recurrent::Lstm(_) => {
-                let candle = candle_nn::lstm(input, hidden, Default::default(), vb)?;
-                let run = move || Ok(candle.states_to_tensor(&candle.seq(&batch_first)?)?);
-                outputs.push(("candle f32", steps_first(run()?)?));
-                contenders.push(("candle f32", contender(run)));
+                states(candle_nn::lstm(input, hidden, Default::default(), vb)?, batch_first)
             }
             Recurrent::Gru(_) => {
-                let candle = candle_nn::gru(input, hidden, Default::default(), vb)?;
-                let run = move || Ok(candle.states_to_tensor(&candle.seq(&batch_first)?)?);
-                outputs.push(("candle f32", steps_first(run()?)?));
-                contenders.push(("candle f32", contender(run)));
+                states(candle_nn::gru(input, hidden, Default::default(), vb)?, batch_first)
             }
-            _ => {}
-        }
+            _ => return Ok(Case { contenders, outputs }),
+        };
+        outputs.push(("candle f32", steps_first(candle()?)?));
+        contenders.push(("candle f32", candle));
     }
     Ok(Case { contenders, outputs })
+}
+
+/// The states of candle's layer over a batch.
+fn states(layer: impl candle_nn::RNN + Send + Sync + 'static, xs: Tensor) -> Contender {
+    contender(move || Ok(layer.states_to_tensor(&layer.seq(&xs)?)?))
 }
 
 #[derive(Quantizable, Clone)]
@@ -350,38 +351,29 @@ enum Recurrent {
 impl Recurrent {
     /// The output over `[steps, batch, input]`; a cell is called once a step.
     fn run(&self, xs: &Tensor) -> Result<Tensor> {
-        let cell = |step: &mut dyn FnMut(&Tensor) -> Result<Tensor>| -> Result<Tensor> {
-            let steps = (0..xs.dim(0)?).map(|t| step(&xs.get(t)?));
-            Ok(Tensor::stack(&steps.collect::<Result<Vec<_>>>()?, 0)?)
-        };
         match self {
             Self::Lstm(lstm) => Ok(lstm.forward(xs, None)?.0),
             Self::Gru(gru) => Ok(gru.forward(xs, None)?.0),
             Self::LstmCell(lstm) => {
-                let mut state = None;
-                cell(&mut |x| {
-                    let next = lstm.forward(x, state.as_ref())?;
-                    let h = next.h.clone();
-                    state = Some(next);
-                    Ok(h)
-                })
+                each_step(xs, |x, state| lstm.forward(x, state), |state| state.h.clone())
             }
-            Self::GruCell(gru) => {
-                let mut h = None;
-                cell(&mut |x| {
-                    let next = gru.forward(x, h.as_ref())?;
-                    h = Some(next.clone());
-                    Ok(next)
-                })
-            }
-            Self::RnnCell(rnn) => {
-                let mut h = None;
-                cell(&mut |x| {
-                    let next = rnn.forward(x, h.as_ref())?;
-                    h = Some(next.clone());
-                    Ok(next)
-                })
-            }
+            Self::GruCell(gru) => each_step(xs, |x, h| gru.forward(x, h), Tensor::clone),
+            Self::RnnCell(rnn) => each_step(xs, |x, h| rnn.forward(x, h), Tensor::clone),
         }
     }
+}
+
+/// The outputs of a cell, which `output` takes from its states.
+fn each_step<S>(
+    xs: &Tensor,
+    step: impl Fn(&Tensor, Option<&S>) -> candle_dynquant::Result<S>,
+    output: impl Fn(&S) -> Tensor,
+) -> Result<Tensor> {
+    let (mut state, mut outputs) = (None, Vec::new());
+    for t in 0..xs.dim(0)? {
+        let next = step(&xs.get(t)?, state.as_ref())?;
+        outputs.push(output(&next));
+        state = Some(next);
+    }
+    Ok(Tensor::stack(&outputs, 0)?)
 }

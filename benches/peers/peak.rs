@@ -117,15 +117,11 @@ mod instances {
     const REPEATS: u64 = 1000;
 
     /// A loop over sums in registers, each updated by a separate instruction: enough sums to hide
-    /// an instruction's latency, few enough to stay in registers.
+    /// an instruction's latency, few enough to stay in registers. `None` without its features.
     macro_rules! block {
-        ($name:ident, $feature:literal, $sums:literal x $lanes:literal, $zero:expr, $step:expr) => {
-            mod $name {
-                use super::*;
-
-                pub const OPERATIONS: u64 = 2 * $sums * $lanes * REPEATS;
-
-                #[target_feature(enable = $feature)]
+        ($name:ident $shown:literal [$($feature:tt)*] $sums:literal x $lanes:literal, $zero:expr, $step:expr) => {
+            fn $name() -> Option<Block> {
+                $(#[target_feature(enable = $feature)])*
                 fn run() {
                     let mut sums = black_box([$zero; $sums]);
                     let (a, b) = black_box(($zero, $zero));
@@ -137,24 +133,30 @@ mod instances {
                     black_box(sums);
                 }
 
-                pub fn call() {
-                    // SAFETY: a block is built only if the machine has the feature.
+                fn call() {
+                    // SAFETY: a block is built only if the machine has the features.
                     unsafe { run() }
                 }
+
+                let has_all = $(has!($feature))&&*;
+                let operations = 2 * $sums * $lanes * REPEATS;
+                has_all.then_some(Block { name: $shown, operations, run: call })
             }
         };
     }
 
-    block!(avx512_vnni, "avx512f,avx512vnni", 24 x 64, _mm512_setzero_si512(), _mm512_dpbusd_epi32);
-    block!(avx_vnni, "avx2,avxvnni", 12 x 32, _mm256_setzero_si256(), _mm256_dpbusd_avx_epi32);
+    block!(avx512_vnni "AVX512-VNNI" ["avx512f" "avx512vnni"] 24 x 64, _mm512_setzero_si512(), _mm512_dpbusd_epi32);
+    block!(avx_vnni "AVX-VNNI" ["avx2" "avxvnni"] 12 x 32, _mm256_setzero_si256(), _mm256_dpbusd_avx_epi32);
     // Bytes are widened to i16. A sum is an operand of its product, otherwise the compiler would
     // compute one product for all.
-    block!(madd, "avx2", 12 x 16, _mm256_setzero_si256(), |sum, _, b| _mm256_add_epi32(sum, _mm256_madd_epi16(sum, b)));
-    block!(madd_512, "avx512f,avx512bw", 24 x 32, _mm512_setzero_si512(), |sum, _, b| {
+    block!(madd "AVX2" ["avx2"] 12 x 16, _mm256_setzero_si256(), |sum, _, b| {
+        _mm256_add_epi32(sum, _mm256_madd_epi16(sum, b))
+    });
+    block!(madd_512 "AVX-512" ["avx512f" "avx512bw"] 24 x 32, _mm512_setzero_si512(), |sum, _, b| {
         _mm512_add_epi32(sum, _mm512_madd_epi16(sum, b))
     });
-    block!(avx512, "avx512f", 24 x 16, _mm512_setzero_ps(), |sum, a, b| _mm512_fmadd_ps(a, b, sum));
-    block!(fma, "avx2,fma", 12 x 8, _mm256_setzero_ps(), |sum, a, b| _mm256_fmadd_ps(a, b, sum));
+    block!(avx512 "AVX-512" ["avx512f"] 24 x 16, _mm512_setzero_ps(), |sum, a, b| _mm512_fmadd_ps(a, b, sum));
+    block!(fma "FMA" ["avx2" "fma"] 12 x 8, _mm256_setzero_ps(), |sum, a, b| _mm256_fmadd_ps(a, b, sum));
 
     /// Products of tiles, four sums at once.
     mod amx {
@@ -207,42 +209,11 @@ mod instances {
         let available = candle_dynquant::Isa::available();
         let amx = available.iter().any(|isa| isa.name() == "amx_int8");
         let amx = amx.then_some(Block { name: "AMX", operations: amx::OPERATIONS, run: amx::call });
-        let avx512_vnni = has!("avx512f") && has!("avx512vnni");
-        let avx512_vnni = avx512_vnni.then_some(Block {
-            name: "AVX512-VNNI",
-            operations: avx512_vnni::OPERATIONS,
-            run: avx512_vnni::call,
-        });
-        let avx512 = (has!("avx512f") && has!("avx512bw")).then_some(Block {
-            name: "AVX-512",
-            operations: madd_512::OPERATIONS,
-            run: madd_512::call,
-        });
-        let avx_vnni = (has!("avx2") && has!("avxvnni")).then_some(Block {
-            name: "AVX-VNNI",
-            operations: avx_vnni::OPERATIONS,
-            run: avx_vnni::call,
-        });
-        let avx2 = has!("avx2").then_some(Block {
-            name: "AVX2",
-            operations: madd::OPERATIONS,
-            run: madd::call,
-        });
-        amx.or(avx512_vnni).or(avx512).or(avx_vnni).or(avx2)
+        amx.or_else(avx512_vnni).or_else(madd_512).or_else(avx_vnni).or_else(madd)
     }
 
     pub fn f32() -> Option<Block> {
-        let avx512 = has!("avx512f").then_some(Block {
-            name: "AVX-512",
-            operations: avx512::OPERATIONS,
-            run: avx512::call,
-        });
-        let avx2 = (has!("avx2") && has!("fma")).then_some(Block {
-            name: "FMA",
-            operations: fma::OPERATIONS,
-            run: fma::call,
-        });
-        avx512.or(avx2)
+        avx512().or_else(fma)
     }
 
     /// Prefetches to L1 the bytes of `line`, `ahead` bytes after its start.

@@ -26,6 +26,8 @@ pub mod watchdog;
 
 use std::path::PathBuf;
 
+use candle_dynquant::{Layer, Quantizable, Result, Visitor, Walk};
+
 /// The tiny random decoders in `assets/reference/decoders`.
 pub const DECODERS: [&str; 15] = [
     "llama",
@@ -49,6 +51,22 @@ pub const DECODERS: [&str; 15] = [
 pub fn repository() -> PathBuf {
     let package = PathBuf::from(env!("CARGO_MANIFEST_DIR"));
     package.ancestors().nth(2).map_or(package.clone(), PathBuf::from)
+}
+
+/// The bytes of the weights of all layers that `counts` accepts.
+pub fn weight_bytes(model: &impl Quantizable, counts: fn(&dyn Layer) -> bool) -> Result<usize> {
+    struct Bytes(usize, fn(&dyn Layer) -> bool);
+    impl Visitor for Bytes {
+        fn layer(&mut self, _: &str, layer: &dyn Layer) -> Result<()> {
+            if self.1(layer) {
+                self.0 += layer.weight_infos().iter().map(|weight| weight.bytes).sum::<usize>();
+            }
+            Ok(())
+        }
+    }
+    let mut bytes = Bytes(0, counts);
+    Walk::over(model, &mut bytes)?;
+    Ok(bytes.0)
 }
 
 /// The rows of a text table, whose columns ` | ` separates.

@@ -90,8 +90,6 @@ pub fn decoder(case: &Value, models: &Models, mut tensors: Tensors) -> Result<Ca
 
 fn every(model: &mut ModelWeights, ids: &Tensor) -> Result<Tensor> {
     let step = |at| model.forward(&ids.narrow(1, at, 1)?, at);
-    let scores: Vec<_> = (0..ids.dim(1)?)
-        .map(step)
-        .collect::<candle_core::Result<_>>()?;
+    let scores: Vec<_> = (0..ids.dim(1)?).map(step).collect::<candle_core::Result<_>>()?;
     Ok(Tensor::stack(&scores, 1)?)
 }

@@ -38,10 +38,8 @@ const SIZES: [(&str, &str); 7] = [
     ("vocab_size", "vocab_size"),
 ];
 
-const NUMBERS: [(&str, &str); 2] = [
-    ("attention.layer_norm_rms_epsilon", "rms_norm_eps"),
-    ("rope.freq_base", "rope_theta"),
-];
+const NUMBERS: [(&str, &str); 2] =
+    [("attention.layer_norm_rms_epsilon", "rms_norm_eps"), ("rope.freq_base", "rope_theta")];
 
 /// A model in float.
 pub struct Float {
@@ -69,9 +67,7 @@ impl Float {
         };
         let quantized = tensors.iter().map(|(name, view)| {
             let tensor = self.rotated(name, view.load(&Device::Cpu)?.to_dtype(DType::F32)?)?;
-            let name = NAMES
-                .iter()
-                .fold(name.clone(), |name, (from, to)| name.replace(from, to));
+            let name = NAMES.iter().fold(name.clone(), |name, (from, to)| name.replace(from, to));
             let six = tensor.dims().last().is_some_and(|size| size % 256 == 0);
             let dtype = match tensor.rank() {
                 1 => GgmlDType::F32,
@@ -82,15 +78,9 @@ impl Float {
             Ok((name, QTensor::quantize(&tensor, dtype)?))
         });
         let quantized: Vec<_> = quantized.collect::<Result<_>>()?;
-        let tensors: Vec<_> = quantized
-            .iter()
-            .map(|(name, tensor)| (&**name, tensor))
-            .collect();
+        let tensors: Vec<_> = quantized.iter().map(|(name, tensor)| (&**name, tensor)).collect();
         let metadata = self.metadata()?;
-        let metadata: Vec<_> = metadata
-            .iter()
-            .map(|(key, value)| (&**key, value))
-            .collect();
+        let metadata: Vec<_> = metadata.iter().map(|(key, value)| (&**key, value)).collect();
         let mut file = BufWriter::new(File::create(path)?);
         gguf_file::write(&mut file, &metadata, &tensors)?;
         Ok(file.into_inner()?.sync_all()?)
@@ -109,10 +99,7 @@ impl Float {
         let mut all = vec![
             ("general.architecture".to_owned(), text("llama")),
             ("tokenizer.ggml.model".to_owned(), text("none")),
-            (
-                "llama.rope.dimension_count".to_owned(),
-                Value::U32(head as u32),
-            ),
+            ("llama.rope.dimension_count".to_owned(), Value::U32(head as u32)),
         ];
         for (to, from) in SIZES {
             all.push((format!("llama.{to}"), Value::U32(self.number(from)? as u32)));

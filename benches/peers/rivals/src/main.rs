@@ -80,10 +80,7 @@ impl Rivals {
         let types = ids.zeros_like()?;
         let name = ["candle f32", "candle f32 x86-v4"][usize::from(X86_V4)];
         let call = contender(move || Ok(model.forward(&ids, &types, None)?));
-        Ok(Case {
-            contenders: vec![(name, call)],
-            outputs: vec![],
-        })
+        Ok(Case { contenders: vec![(name, call)], outputs: vec![] })
     }
 }
 
@@ -92,10 +89,7 @@ fn linear(mut tensors: Tensors) -> Result<Case> {
     let weight = take(&mut tensors, "weight")?;
     let candle = candle_nn::Linear::new(weight, tensors.remove("bias"));
     let call = contender(move || Ok(candle.forward(&xs)?));
-    Ok(Case {
-        contenders: vec![("candle f32 x86-v4", call)],
-        outputs: vec![],
-    })
+    Ok(Case { contenders: vec![("candle f32 x86-v4", call)], outputs: vec![] })
 }
 
 /// A product u8 x i8 -> i32: a call neither quantizes nor dequantizes, so it does less than a
@@ -109,15 +103,10 @@ fn product(mut tensors: Tensors) -> Result<Case> {
     let (lhs, lhs_scale) = codes(&xs, 127)?;
     let (rhs, rhs_scale) = codes(&weight.t()?, if gemm().may_saturate() { 63 } else { 127 })?;
     // Activations are unsigned, around 128.
-    let lhs: Vec<u8> = lhs
-        .into_iter()
-        .map(|code| (code as i32 + 128) as u8)
-        .collect();
+    let lhs: Vec<u8> = lhs.into_iter().map(|code| (code as i32 + 128) as u8).collect();
     let lhs = NdTensor::from_data([m, k], lhs);
-    let rhs = NdTensor::from_data(
-        [k, n],
-        rhs.into_iter().map(|code| code as i8).collect::<Vec<_>>(),
-    );
+    let rhs =
+        NdTensor::from_data([k, n], rhs.into_iter().map(|code| code as i8).collect::<Vec<_>>());
     // A single row takes its matrix-vector kernel, which reads the weights unpacked.
     let packed = (m > 1).then(|| gemm().prepack_b(rhs.view()));
     let zero_points = vec![128u8; m];
@@ -128,9 +117,7 @@ fn product(mut tensors: Tensors) -> Result<Case> {
             None => GemmInputB::Unpacked(rhs.view()),
         };
         let options = GemmOptions {
-            a_quant: Some(QuantParams {
-                zero_point: &zero_points,
-            }),
+            a_quant: Some(QuantParams { zero_point: &zero_points }),
             ..Default::default()
         };
         gemm()
@@ -149,10 +136,7 @@ fn product(mut tensors: Tensors) -> Result<Case> {
         std::hint::black_box(call()?);
         Ok(none.clone())
     });
-    Ok(Case {
-        contenders: vec![("rten-gemm", call)],
-        outputs: vec![("rten-gemm", output)],
-    })
+    Ok(Case { contenders: vec![("rten-gemm", call)], outputs: vec![("rten-gemm", output)] })
 }
 
 /// Codes from `-most` to `most`, and their scale.

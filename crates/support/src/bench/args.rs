@@ -28,4 +28,10 @@ impl Args {
     pub fn rounds(&self) -> usize {
         if self.quick { 9 } else { 41 }
     }
+
+    /// The shapes `m, k, n` of products that are timed.
+    pub fn shapes<const N: usize>(&self, all: [[usize; 3]; N]) -> impl Iterator<Item = [usize; 3]> {
+        let quick = self.quick;
+        all.into_iter().filter(move |[m, k, n]| !quick || m * k * n <= 1 << 30)
+    }
 }

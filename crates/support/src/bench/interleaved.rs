@@ -44,9 +44,11 @@ pub fn interleaved<T, E>(
             samples.push(1e6 * start.elapsed().as_secs_f64() / *calls as f64);
         }
     }
-    let medians = samples.into_iter().map(|mut samples: Vec<f64>| {
-        samples.sort_by(f64::total_cmp);
-        samples[samples.len() / 2]
-    });
-    Ok(medians.collect())
+    Ok(samples.into_iter().map(median).collect())
+}
+
+/// The median of one sample or more.
+pub fn median(mut samples: Vec<f64>) -> f64 {
+    samples.sort_by(f64::total_cmp);
+    samples[samples.len() / 2]
 }

@@ -1,6 +1,7 @@
 //! The framework of a benchmark: arguments, threads, a header and a line per row, or one JSON
 //! object.
 
+use std::fmt::Display;
 use std::process::ExitCode;
 
 use anyhow::Result;
@@ -11,11 +12,27 @@ use serde::Serialize;
 use super::args::Args;
 use crate::threads;
 
-/// A row of the table and of the JSON array.
+/// A row of the JSON array, and its cells in the table, with the names of their columns.
 pub trait Row: Serialize {
-    /// The names of the columns, as wide as [`line`](Self::line).
-    fn header(args: &Args) -> String;
-    fn line(&self) -> String;
+    fn cells(&self, args: &Args) -> Vec<Cell>;
+}
+
+/// A cell with the name of its column, both padded to the same width.
+pub struct Cell([String; 2]);
+
+/// A cell whose text ends with its column.
+pub fn cell(name: impl Display, width: usize, text: impl Display) -> Cell {
+    Cell([format!("{name:>width$}"), format!("{:>width$}", text.to_string())])
+}
+
+/// A cell whose text begins with its column.
+pub fn left(name: impl Display, width: usize, text: impl Display) -> Cell {
+    Cell([format!("{name:<width$}"), format!("{:<width$}", text.to_string())])
+}
+
+/// The names of columns (0), or their texts (1), on a line.
+fn line(cells: &[Cell], part: usize) -> String {
+    cells.iter().map(|Cell(parts)| &*parts[part]).collect::<Vec<_>>().join(" ")
 }
 
 #[derive(Serialize)]
@@ -58,12 +75,14 @@ fn print_rows<R: Row>(
             args.threads,
             args.rounds()
         ))?;
-        print::line(R::header(&args))?;
     }
     let mut printed = Ok(());
     measure(&args, &mut |row: R| {
         if !args.json && printed.is_ok() {
-            printed = print::line(row.line());
+            let cells = row.cells(&args);
+            let header =
+                if results.rows.is_empty() { line(&cells, 0) + "\n" } else { String::new() };
+            printed = print::line(header + &line(&cells, 1));
         }
         results.rows.push(row);
     })?;
