@@ -4,9 +4,8 @@ use std::fmt::Write;
 
 use candle_dynquant::Report;
 use candle_dynquant::ops::Precision;
-use candle_dynquant_support::bert::Folder;
 use candle_dynquant_support::bert::measure::{
-    Run, class, cosines, nearest, percentile_ms, sqnr_db,
+    Run, accuracy, agreement, class, cosines, nearest, percentile_ms, sqnr_db,
 };
 use candle_dynquant_support::bert::texts::Text;
 use candle_dynquant_support::table::{Table, megabytes, percent};
@@ -81,10 +80,24 @@ impl Figures {
         attention: Precision,
         measured: &Measured<'_>,
     ) -> Self {
-        let report = measured.report;
-        let (before, after) = (report.bytes_before(), report.bytes_after());
-        let [float, _] = measured.runs;
-        let total = measured.float_bytes;
+        let Measured { texts, runs, report, float_bytes, is_classifier } = *measured;
+        let before = report.bytes_before();
+        let side = |run: &Run, weight_bytes, against_float| Side {
+            accuracy: accuracy(texts, &run.answers).filter(|_| is_classifier),
+            p50_ms: percentile_ms(&run.times, 50),
+            p95_ms: percentile_ms(&run.times, 95),
+            weight_bytes,
+            total_bytes: float_bytes - before + weight_bytes,
+            against_float,
+        };
+        let [float, quantized] = [&runs[0].answers, &runs[1].answers];
+        let (cosine_mean, cosine_min) = cosines(float, quantized);
+        let distance = Distance {
+            sqnr_db: sqnr_db(float, quantized),
+            cosine_mean,
+            cosine_min,
+            agreement: agreement(float, quantized).filter(|_| is_classifier),
+        };
         Self {
             model,
             preset,
@@ -93,14 +106,8 @@ impl Figures {
             attention,
             isa: report.isa.clone(),
             threads: candle_core::utils::get_num_threads(),
-            float: Side::new(measured, float, before, total, None),
-            quantized: Side::new(
-                measured,
-                &measured.runs[1],
-                after,
-                total - before + after,
-                Some(Distance::new(measured)),
-            ),
+            float: side(&runs[0], before, None),
+            quantized: side(&runs[1], report.bytes_after(), Some(distance)),
             stages: Vec::new(),
         }
     }
@@ -115,67 +122,6 @@ pub struct LoadedFigures {
     pub total_bytes: usize,
     /// Logits or an embedding, for each text.
     pub answers: Vec<Vec<f32>>,
-}
-
-impl LoadedFigures {
-    pub fn new(model: String, folder: &Folder, texts: &[Text], answers: Vec<Vec<f32>>) -> Self {
-        let right_or_wrong = || {
-            let pairs = texts.iter().zip(&answers);
-            pairs.filter_map(|(text, answer)| Some(class(answer).0 == text.label?))
-        };
-        let is_labelled = folder.model.is_classifier() && right_or_wrong().next().is_some();
-        Self {
-            model,
-            accuracy: is_labelled.then(|| share(right_or_wrong())),
-            total_bytes: folder.bytes,
-            answers,
-        }
-    }
-}
-
-impl Side {
-    fn new(
-        measured: &Measured<'_>,
-        run: &Run,
-        weight_bytes: usize,
-        total_bytes: usize,
-        against_float: Option<Distance>,
-    ) -> Self {
-        let right_or_wrong = || {
-            let pairs = measured.texts.iter().zip(&run.answers);
-            pairs.filter_map(|(text, answer)| Some(class(answer).0 == text.label?))
-        };
-        let is_labelled = measured.is_classifier && right_or_wrong().next().is_some();
-        Self {
-            accuracy: is_labelled.then(|| share(right_or_wrong())),
-            p50_ms: percentile_ms(&run.times, 50),
-            p95_ms: percentile_ms(&run.times, 95),
-            weight_bytes,
-            total_bytes,
-            against_float,
-        }
-    }
-}
-
-impl Distance {
-    fn new(measured: &Measured<'_>) -> Self {
-        let [float, quantized] = measured.runs;
-        let (cosine_mean, cosine_min) = cosines(&float.answers, &quantized.answers);
-        let pairs = float.answers.iter().zip(&quantized.answers);
-        let agreement = || share(pairs.map(|(a, b)| class(a).0 == class(b).0));
-        Self {
-            sqnr_db: sqnr_db(&float.answers, &quantized.answers),
-            cosine_mean,
-            cosine_min,
-            agreement: measured.is_classifier.then(agreement),
-        }
-    }
-}
-
-/// The share of true answers.
-fn share(answers: impl Iterator<Item = bool>) -> f64 {
-    let (count, yes) = answers.fold((0, 0), |(count, yes), is| (count + 1, yes + usize::from(is)));
-    f64::from(yes as u32) / f64::from(count)
 }
 
 /// Number of texts whose answers are shown.

@@ -45,7 +45,7 @@ mod probe;
 mod profile;
 
 use std::ops::ControlFlow;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::process::ExitCode;
 
 use anyhow::{Result, ensure};
@@ -55,7 +55,6 @@ use candle_dynquant_io::print;
 use candle_dynquant_support::bert::texts::{self, Text};
 use candle_dynquant_support::bert::{Batch, Bert, Folder, measure};
 use candle_dynquant_support::cli::{self, Arguments, Common, Progress, positive};
-use candle_dynquant_support::repository;
 use clap::Parser;
 use mimalloc::MiMalloc;
 
@@ -148,17 +147,14 @@ impl Arguments for Args {
 
     fn run(&self) -> Result<()> {
         let spec = self.spec()?;
-        let mut folder = Folder::read(&self.dir()?)?;
-        let texts = self.texts(&folder)?;
-        let batches = {
-            let strings: Vec<&str> = texts.iter().map(|t| t.text.as_str()).collect();
-            let (tokenizer, config) = (&folder.tokenizer, &folder.config);
-            let tokens = texts::tokenize(tokenizer, config, &strings, self.seq_len)?;
-            texts::batches(&tokens, self.batch, config.pad_token_id)?
-        };
+        let (path, name) = self.model()?;
+        let mut folder = Folder::read(&path)?;
+        let texts = folder.texts(self.texts.as_deref())?;
+        let strings: Vec<&str> = texts.iter().map(|t| t.text.as_str()).collect();
+        let batches = folder.batches(&strings, self.seq_len, self.batch)?;
 
         if folder.is_quantized {
-            return self.answer(&mut folder, &texts, &batches);
+            return self.answer(&mut folder, name, &texts, &batches);
         }
         let float = folder.model.clone();
         let (mut before, mut quantized, report) = self.quantized(&folder, spec)?;
@@ -168,7 +164,7 @@ impl Arguments for Args {
             progress.tick(total);
         })?;
         if let (Some(path), Some(batch)) = (&self.page, batches.first()) {
-            let title = format!("{}, {}", self.model_name(), self.common.name());
+            let title = format!("{name}, {}", self.common.name());
             probe::write_page(path, &title, [&mut before, &mut quantized], batch)?;
         }
         if let Some(out) = &self.save {
@@ -184,7 +180,6 @@ impl Arguments for Args {
         };
         let preset = self.common.name();
         let options = [self.embeddings, self.equalize];
-        let name = self.model_name();
         let mut figures = Figures::new(name, preset, options, self.attention, &measured);
         if self.profile {
             figures.stages = profile::stages(&float, &quantized, &batches)?;
@@ -236,7 +231,13 @@ impl Args {
 
     /// Prints the answers of a model that was loaded from a quantized folder, without a float model
     /// beside it.
-    fn answer(&self, folder: &mut Folder, texts: &[Text], batches: &[Batch]) -> Result<()> {
+    fn answer(
+        &self,
+        folder: &mut Folder,
+        model: String,
+        texts: &[Text],
+        batches: &[Batch],
+    ) -> Result<()> {
         ensure!(
             !self.equalize
                 && !self.gptq
@@ -254,11 +255,13 @@ impl Args {
                 self.attention
             );
         }
-        let mut answers = Vec::new();
-        for batch in batches {
-            answers.extend(folder.model.forward(batch)?.to_vec2::<f32>()?);
-        }
-        let figures = LoadedFigures::new(self.model_name(), folder, texts, answers);
+        let answers = measure::answers(&folder.model, batches)?;
+        let figures = LoadedFigures {
+            model,
+            accuracy: measure::accuracy(texts, &answers).filter(|_| folder.model.is_classifier()),
+            total_bytes: folder.bytes,
+            answers,
+        };
         if self.common.json {
             return Ok(print::data(serde_json::to_string(&figures)?)?);
         }
@@ -279,33 +282,11 @@ impl Args {
         ))?)
     }
 
-    /// The folder of the model, downloaded if it is on the hub.
-    fn dir(&self) -> Result<PathBuf> {
-        match (&self.hub, &self.model_dir) {
-            (Some(id), _) => hub::fetch(id),
-            (None, Some(dir)) => Ok(dir.clone()),
-            (None, None) => Ok(repository().join("assets/bert")),
-        }
-    }
-
-    fn model_name(&self) -> String {
-        match (&self.hub, &self.model_dir) {
-            (Some(id), _) => id.clone(),
-            (None, Some(dir)) => dir.display().to_string(),
-            (None, None) => "assets/bert".to_owned(),
-        }
-    }
-
-    /// The file given, else the labelled texts beside a classifier, else example sentences.
-    fn texts(&self, folder: &Folder) -> Result<Vec<Text>> {
-        let known: &[String] =
-            if folder.model.is_classifier() { &folder.config.labels } else { &[] };
-        let read = |path: &Path, labelled| texts::read(path, known, labelled);
-        let heldout = folder.path.join("heldout.tsv");
-        match &self.texts {
-            Some(path) => read(path, false),
-            None if !known.is_empty() && heldout.exists() => read(&heldout, true),
-            None => read(&repository().join("assets/reference/minilm_sentences.txt"), false),
+    /// The folder of the model, downloaded if it is on the hub, and its name.
+    fn model(&self) -> Result<(PathBuf, String)> {
+        match &self.hub {
+            Some(id) => Ok((hub::fetch(id)?, id.clone())),
+            None => Ok(cli::model(self.model_dir.as_ref(), "assets/bert")),
         }
     }
 }

@@ -8,7 +8,7 @@ use candle_dynquant::{
     Equalization, EqualizeReport, GptqConfig, QConfigSpec, Report, Skipped, equalize, gptq,
 };
 use candle_dynquant_io::{output, print};
-use candle_dynquant_support::bert::{Batch, Bert, Folder, texts};
+use candle_dynquant_support::bert::{Batch, Bert, Folder};
 
 /// Sentences of many kinds, none of which is among the texts that measure accuracy.
 const SENTENCES: &str = include_str!("../../assets/sentences.txt");
@@ -48,10 +48,7 @@ pub fn by_inputs(
 fn batches(folder: &Folder, sentences: &[&str], size: usize) -> Result<Vec<Batch>> {
     let default: Vec<&str> = SENTENCES.lines().collect();
     let sentences = if sentences.is_empty() { &default[..] } else { sentences };
-    let (tokenizer, config) = (&folder.tokenizer, &folder.config);
-    let limit = Some(config.max_position_embeddings);
-    let tokens = texts::tokenize(tokenizer, config, sentences, limit)?;
-    texts::batches(&tokens, size, config.pad_token_id)
+    folder.batches(sentences, Some(folder.config.max_position_embeddings), size)
 }
 
 /// Writes a page about the quantization of a model, equalized or not, measured on a batch.

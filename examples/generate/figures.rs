@@ -68,22 +68,6 @@ impl Figures {
         })
     }
 
-    /// Adds the perplexity of a text, before and after quantizing.
-    pub fn with_perplexity(
-        mut self,
-        float: Option<Perplexity>,
-        quantized: Option<Perplexity>,
-    ) -> Self {
-        (self.float, self.quantized) = (float, quantized);
-        self
-    }
-
-    /// Adds the time of each stage.
-    pub fn with_profile(mut self, profile: Option<Steps>) -> Self {
-        self.profile = profile;
-        self
-    }
-
     pub fn text(&self) -> String {
         let mut text = format!(
             "{}, {}: {} of weights, {} of keys and values; {}, {} threads\n",

@@ -31,8 +31,7 @@ use anyhow::{Context, Result, ensure};
 use candle_core::{Device, Tensor};
 use candle_dynquant::ops::Precision;
 use candle_dynquant::{
-    Equalization, GptqConfig, Layer, LayerKind, QConfigSpec, Report, Visitor, Walk, equalize, gptq,
-    quantize_dynamic,
+    Equalization, GptqConfig, LayerKind, QConfigSpec, Report, equalize, gptq, quantize_dynamic,
 };
 use candle_dynquant_decoder::sampling::Sampling;
 use candle_dynquant_decoder::{
@@ -41,7 +40,7 @@ use candle_dynquant_decoder::{
 };
 use candle_dynquant_io::{input, print};
 use candle_dynquant_support::cli::{self, Arguments, Common, Progress, positive};
-use candle_dynquant_support::repository;
+use candle_dynquant_support::weight_bytes;
 use clap::Parser;
 use mimalloc::MiMalloc;
 
@@ -186,8 +185,7 @@ impl Arguments for Args {
 
     fn run(&self) -> Result<()> {
         let spec = self.spec()?;
-        let default = || repository().join("assets/decoder");
-        let path = self.model.clone().unwrap_or_else(default);
+        let (path, name) = cli::model(self.model.as_ref(), "assets/decoder");
         let folder = Folder::open(&path, self.tokenizer.as_deref())?;
         folder.notes.iter().for_each(print::note);
         let config = GenerationConfig {
@@ -248,9 +246,13 @@ impl Arguments for Args {
             (false, true) => "float".to_owned(),
             (false, false) => self.common.name(),
         };
-        let figures = Figures::new(self.name(&path), precision, weight_bytes(&model)?, &written)?
-            .with_perplexity(float, quantized)
-            .with_profile(profile.transpose()?);
+        let weight_bytes = weight_bytes(&model, |_| true)?;
+        let figures = Figures {
+            float,
+            quantized,
+            profile: profile.transpose()?,
+            ..Figures::new(name, precision, weight_bytes, &written)?
+        };
         if !self.common.json {
             print::line("\n")?;
         }
@@ -273,20 +275,6 @@ fn tokens_of(option: &str, path: &Path, texts: &Texts) -> Result<Vec<u32>> {
         tokens.len(),
     );
     Ok(tokens)
-}
-
-/// Bytes of the weights of all layers.
-fn weight_bytes(model: &Decoder) -> Result<usize> {
-    struct Bytes(usize);
-    impl Visitor for Bytes {
-        fn layer(&mut self, _: &str, layer: &dyn Layer) -> candle_dynquant::Result<()> {
-            self.0 += layer.weight_infos().iter().map(|weight| weight.bytes).sum::<usize>();
-            Ok(())
-        }
-    }
-    let mut bytes = Bytes(0);
-    Walk::over(model, &mut bytes)?;
-    Ok(bytes.0)
 }
 
 impl Args {
@@ -376,13 +364,6 @@ impl Args {
             model.next(&window, &mut model.cache())
         });
         Tensor::cat(&scores.collect::<candle_core::Result<Vec<_>>>()?, 0)
-    }
-
-    fn name(&self, path: &Path) -> String {
-        match &self.model {
-            Some(_) => path.display().to_string(),
-            None => "assets/decoder".to_owned(),
-        }
     }
 
     /// The tokens that the model reads first.

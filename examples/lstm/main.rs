@@ -49,7 +49,6 @@ use candle_dynquant::quantize_dynamic;
 use candle_dynquant_io::print;
 use candle_dynquant_support::cli::{self, Arguments, Common, Progress, positive};
 use candle_dynquant_support::lstm::{Folder, text};
-use candle_dynquant_support::repository;
 use clap::Parser;
 use mimalloc::MiMalloc;
 
@@ -124,8 +123,7 @@ impl Arguments for Args {
 
     fn run(&self) -> Result<()> {
         let spec = self.common.spec()?;
-        let default = || repository().join("assets/lstm");
-        let dir = self.model_dir.clone().unwrap_or_else(default);
+        let (dir, model) = cli::model(self.model_dir.as_ref(), "assets/lstm");
         let folder = Folder::read(&dir, self.gru)?;
         let prompt = folder.vocab.encode("--prompt", &self.prompt)?;
         ensure!(!prompt.is_empty(), "--prompt: expected at least one character, got none");
@@ -147,10 +145,6 @@ impl Arguments for Args {
         let writings = measure::write(&float, &quantized, &prompt, self.length, sampling)?;
 
         let spell = |ids: &[u32]| ids.iter().map(|id| folder.vocab.character(*id)).collect();
-        let model = match &self.model_dir {
-            Some(dir) => dir.display().to_string(),
-            None => "assets/lstm".to_owned(),
-        };
         let figures = Figures::new(
             model,
             if self.gru { "gru" } else { "lstm" },

@@ -41,7 +41,7 @@ use clap::Parser;
 use mimalloc::MiMalloc;
 
 use figures::Figures;
-use network::{CandleNetwork, Network};
+use network::Network;
 use sound::Sound;
 
 /// Keeps the memory of large results for the next call; glibc's returns 32 MiB and more to the
@@ -87,7 +87,7 @@ impl Arguments for Args {
 
         let checkpoint = Checkpoint::open(repository().join("assets/pitch/model.safetensors"))?;
         let float = Network::new(checkpoint.var_builder(DType::F32, &Device::Cpu))?;
-        let candle = CandleNetwork::new(checkpoint.var_builder(DType::F32, &Device::Cpu))?;
+        let candle = Network::of_candle(checkpoint.var_builder(DType::F32, &Device::Cpu))?;
         let mut quantized = float.clone();
         let report = quantize_dynamic(&mut quantized, &spec)?;
 

@@ -1,7 +1,7 @@
 //! The network of assets/pitch, of this library's layers and of candle's.
 
 use anyhow::Result;
-use candle_core::{Module, Tensor};
+use candle_core::{Module, Result as CandleResult, Tensor};
 use candle_dynquant::{Quantizable, nn};
 use candle_nn::{Conv1dConfig, VarBuilder};
 
@@ -15,58 +15,45 @@ const LAYERS: [[usize; 5]; 4] =
 /// Inputs of the last layer: 96 channels of 8 positions.
 const FEATURES: usize = 96 * 8;
 
-fn config(stride: usize, padding: usize) -> Conv1dConfig {
-    Conv1dConfig { stride, padding, ..Default::default() }
-}
-
-/// The logits of all pitches, `[frames, BINS]`.
-fn logits(convs: &[impl Module], head: &impl Module, frames: &Tensor) -> Result<Tensor> {
-    let mut xs = frames.unsqueeze(1)?;
-    for conv in convs {
-        xs = conv.forward(&xs)?.relu()?;
-    }
-    Ok(head.forward(&xs.flatten_from(1)?)?)
-}
-
-/// Four convolutions over time and a linear layer.
+/// Four convolutions over time and a linear layer, of this library or of candle.
 #[derive(Quantizable, Clone)]
-pub struct Network {
-    convs: Vec<nn::Conv1d>,
-    head: nn::Linear,
+pub struct Network<C, L> {
+    convs: Vec<C>,
+    head: L,
 }
 
-impl Network {
-    pub fn new(vb: VarBuilder<'_>) -> Result<Self> {
+impl<C: Module, L: Module> Network<C, L> {
+    fn load(
+        vb: VarBuilder<'_>,
+        conv: impl Fn(usize, usize, usize, Conv1dConfig, VarBuilder<'_>) -> CandleResult<C>,
+        head: impl Fn(usize, usize, VarBuilder<'_>) -> CandleResult<L>,
+    ) -> Result<Self> {
         let mut convs = Vec::new();
         for (i, [from, to, taps, stride, padding]) in LAYERS.into_iter().enumerate() {
-            let vb = vb.pp(format!("conv{}", i + 1));
-            convs.push(nn::conv1d(from, to, taps, config(stride, padding), vb)?);
+            let config = Conv1dConfig { stride, padding, ..Default::default() };
+            convs.push(conv(from, to, taps, config, vb.pp(format!("conv{}", i + 1)))?);
         }
-        Ok(Self { convs, head: nn::linear(FEATURES, BINS, vb.pp("head"))? })
+        Ok(Self { convs, head: head(FEATURES, BINS, vb.pp("head"))? })
     }
 
+    /// The logits of all pitches, `[frames, BINS]`.
     pub fn forward(&self, frames: &Tensor) -> Result<Tensor> {
-        logits(&self.convs, &self.head, frames)
+        let mut xs = frames.unsqueeze(1)?;
+        for conv in &self.convs {
+            xs = conv.forward(&xs)?.relu()?;
+        }
+        Ok(self.head.forward(&xs.flatten_from(1)?)?)
     }
 }
 
-/// The same of candle's layers, to be timed.
-pub struct CandleNetwork {
-    convs: Vec<candle_nn::Conv1d>,
-    head: candle_nn::Linear,
-}
-
-impl CandleNetwork {
+impl Network<nn::Conv1d, nn::Linear> {
     pub fn new(vb: VarBuilder<'_>) -> Result<Self> {
-        let mut convs = Vec::new();
-        for (i, [from, to, taps, stride, padding]) in LAYERS.into_iter().enumerate() {
-            let vb = vb.pp(format!("conv{}", i + 1));
-            convs.push(candle_nn::conv1d(from, to, taps, config(stride, padding), vb)?);
-        }
-        Ok(Self { convs, head: candle_nn::linear(FEATURES, BINS, vb.pp("head"))? })
+        Self::load(vb, nn::conv1d, nn::linear)
     }
+}
 
-    pub fn forward(&self, frames: &Tensor) -> Result<Tensor> {
-        logits(&self.convs, &self.head, frames)
+impl Network<candle_nn::Conv1d, candle_nn::Linear> {
+    pub fn of_candle(vb: VarBuilder<'_>) -> Result<Self> {
+        Self::load(vb, candle_nn::conv1d, candle_nn::linear)
     }
 }

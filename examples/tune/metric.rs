@@ -4,11 +4,10 @@ use std::fmt;
 use std::path::Path;
 use std::str::FromStr;
 
-use anyhow::{Result, bail, ensure};
-use candle_dynquant_support::bert::measure::{class, sqnr_db};
-use candle_dynquant_support::bert::texts::{self, Text};
+use anyhow::{Context, Result, ensure};
+use candle_dynquant_support::bert::measure::{accuracy, agreement, answers, sqnr_db};
+use candle_dynquant_support::bert::texts::Text;
 use candle_dynquant_support::bert::{Batch, Bert, Folder};
-use candle_dynquant_support::repository;
 
 /// The unit of the evaluation.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -44,13 +43,13 @@ impl Metric {
     }
 }
 
+const METRICS: [(&str, Metric); 3] =
+    [("accuracy", Metric::Accuracy), ("agreement", Metric::Agreement), ("sqnr", Metric::Sqnr)];
+
 impl fmt::Display for Metric {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Self::Accuracy => "accuracy",
-            Self::Agreement => "agreement",
-            Self::Sqnr => "sqnr",
-        })
+        let (name, _) = METRICS.iter().find(|(_, metric)| metric == self).ok_or(fmt::Error)?;
+        f.write_str(name)
     }
 }
 
@@ -58,12 +57,8 @@ impl FromStr for Metric {
     type Err = anyhow::Error;
 
     fn from_str(word: &str) -> Result<Self> {
-        match word {
-            "accuracy" => Ok(Self::Accuracy),
-            "agreement" => Ok(Self::Agreement),
-            "sqnr" => Ok(Self::Sqnr),
-            _ => bail!("expected accuracy, agreement or sqnr"),
-        }
+        let known = METRICS.iter().find(|(name, _)| *name == word);
+        known.map(|(_, metric)| *metric).context("expected accuracy, agreement or sqnr")
     }
 }
 
@@ -83,19 +78,9 @@ impl Evaluation {
         given: Option<&Path>,
         batch: usize,
     ) -> Result<Self> {
-        let labels: &[String] =
-            if folder.model.is_classifier() { &folder.config.labels } else { &[] };
-        let heldout = folder.path.join("heldout.tsv");
-        let texts = match given {
-            Some(path) => texts::read(path, labels, false)?,
-            None if !labels.is_empty() && heldout.exists() => texts::read(&heldout, labels, true)?,
-            None => {
-                let sentences = repository().join("assets/reference/minilm_sentences.txt");
-                texts::read(&sentences, &[], false)?
-            }
-        };
+        let texts = folder.texts(given)?;
         ensure!(
-            metric == Metric::Sqnr || !labels.is_empty(),
+            metric == Metric::Sqnr || folder.model.is_classifier(),
             "--metric {metric}: expected a classifier, got a model of embeddings; take sqnr"
         );
         ensure!(
@@ -103,9 +88,7 @@ impl Evaluation {
             "--metric accuracy: expected labelled texts; take agreement"
         );
         let strings: Vec<&str> = texts.iter().map(|t| t.text.as_str()).collect();
-        let (tokenizer, config) = (&folder.tokenizer, &folder.config);
-        let tokens = texts::tokenize(tokenizer, config, &strings, None)?;
-        let batches = texts::batches(&tokens, batch, config.pad_token_id)?;
+        let batches = folder.batches(&strings, None, batch)?;
         let float = answers(&folder.model, &batches)?;
         Ok(Self { metric, texts, batches, float })
     }
@@ -118,29 +101,10 @@ impl Evaluation {
     /// The value of a model.
     pub fn evaluate(&self, model: &Bert) -> Result<f64> {
         let answers = answers(model, &self.batches)?;
-        let share = |right: Vec<bool>| {
-            let count = right.iter().filter(|right| **right).count();
-            count as f64 / right.len() as f64
-        };
         Ok(match self.metric {
-            Metric::Accuracy => {
-                let labelled = self.texts.iter().zip(&answers);
-                let right = labelled.filter_map(|(t, answer)| Some(class(answer).0 == t.label?));
-                share(right.collect())
-            }
-            Metric::Agreement => {
-                let pairs = self.float.iter().zip(&answers);
-                share(pairs.map(|(a, b)| class(a).0 == class(b).0).collect())
-            }
+            Metric::Accuracy => accuracy(&self.texts, &answers).unwrap_or(f64::NAN),
+            Metric::Agreement => agreement(&self.float, &answers).unwrap_or(f64::NAN),
             Metric::Sqnr => sqnr_db(&self.float, &answers).min(FLOAT_DB),
         })
     }
-}
-
-fn answers(model: &Bert, batches: &[Batch]) -> Result<Vec<Vec<f32>>> {
-    let mut answers = Vec::new();
-    for batch in batches {
-        answers.extend(model.forward(batch)?.to_vec2::<f32>()?);
-    }
-    Ok(answers)
 }

@@ -10,7 +10,7 @@ use candle_dynquant_io::print;
 use clap::Parser;
 use serde::Serialize;
 
-use crate::threads;
+use crate::{repository, threads};
 
 /// The options of every example.
 #[derive(clap::Args, Debug)]
@@ -33,6 +33,14 @@ pub struct Common {
     /// Print one JSON object instead of text; the report then goes to stderr
     #[arg(long)]
     pub json: bool,
+}
+
+/// The path given, or an asset of this repository, and its name in figures.
+pub fn model(given: Option<&PathBuf>, asset: &str) -> (PathBuf, String) {
+    match given {
+        Some(path) => (path.clone(), path.display().to_string()),
+        None => (repository().join(asset), asset.to_owned()),
+    }
 }
 
 /// The help on `--preset`.

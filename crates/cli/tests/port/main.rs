@@ -1,9 +1,11 @@
 //! `dynquant port`, run as a user runs it.
 
 mod attention;
+mod blocks;
 #[path = "../common/mod.rs"]
 mod common;
 mod crates;
+mod heads;
 mod norms;
 
 use std::fs;

@@ -8,8 +8,10 @@ use candle_dynquant_decoder::{check_folder, tokenizer};
 use tokenizers::Tokenizer;
 
 use super::config::Config;
-use super::model::Bert;
+use super::model::{Batch, Bert};
+use super::texts::{self, Text};
 use crate::checkpoint::{Checkpoint, load};
+use crate::repository;
 
 /// Everything needed to answer texts.
 pub struct Folder {
@@ -52,6 +54,38 @@ impl Folder {
             config.labels.len(),
         );
         Ok(Self { path: dir.to_owned(), config, tokenizer, model, bytes, is_quantized })
+    }
+
+    /// The names of a classifier's classes.
+    pub fn labels(&self) -> &[String] {
+        if self.model.is_classifier() { &self.config.labels } else { &[] }
+    }
+
+    /// The texts of the file given, else those with labels beside a classifier, else example
+    /// sentences.
+    pub fn texts(&self, given: Option<&Path>) -> Result<Vec<Text>> {
+        let heldout = self.path.join("heldout.tsv");
+        match given {
+            Some(path) => texts::read(path, self.labels(), false),
+            None if !self.labels().is_empty() && heldout.exists() => {
+                texts::read(&heldout, self.labels(), true)
+            }
+            None => {
+                let sentences = repository().join("assets/reference/minilm_sentences.txt");
+                texts::read(&sentences, self.labels(), false)
+            }
+        }
+    }
+
+    /// The tokens of texts, at most `seq_len` of each, in batches of `size`.
+    pub fn batches(
+        &self,
+        texts: &[&str],
+        seq_len: Option<usize>,
+        size: usize,
+    ) -> Result<Vec<Batch>> {
+        let tokens = texts::tokenize(&self.tokenizer, &self.config, texts, seq_len)?;
+        texts::batches(&tokens, size, self.config.pad_token_id)
     }
 }
 

@@ -6,6 +6,7 @@ use anyhow::Result;
 use candle_dynquant_decoder::sampling::highest;
 
 use super::model::{Batch, Bert};
+use super::texts::Text;
 
 /// The number of batches that run before times are taken.
 const WARM_UP: usize = 3;
@@ -51,6 +52,31 @@ pub fn side_by_side(
         tick(total);
     }
     Ok(runs)
+}
+
+/// The model's answers to all texts of the batches.
+pub fn answers(model: &Bert, batches: &[Batch]) -> Result<Vec<Vec<f32>>> {
+    let mut answers = Vec::new();
+    for batch in batches {
+        answers.extend(model.forward(batch)?.to_vec2::<f32>()?);
+    }
+    Ok(answers)
+}
+
+/// The share of right classes among labelled texts, if there are any.
+pub fn accuracy(texts: &[Text], answers: &[Vec<f32>]) -> Option<f64> {
+    let labelled = texts.iter().zip(answers);
+    share(labelled.filter_map(|(text, answer)| Some(class(answer).0 == text.label?)))
+}
+
+/// The share of texts that get the same class.
+pub fn agreement(a: &[Vec<f32>], b: &[Vec<f32>]) -> Option<f64> {
+    share(a.iter().zip(b).map(|(a, b)| class(a).0 == class(b).0))
+}
+
+fn share(all: impl Iterator<Item = bool>) -> Option<f64> {
+    let (count, yes) = all.fold((0, 0), |(count, yes), is| (count + 1, yes + usize::from(is)));
+    (count > 0).then(|| yes as f64 / f64::from(count))
 }
 
 /// The `percent` percentile in milliseconds, by nearest rank.
