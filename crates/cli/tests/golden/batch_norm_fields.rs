@@ -1,4 +1,4 @@
-//! Batch norms in fields and behind variables: which are folded, and which stay.
+//! Batch norms in fields that are folded.
 use candle::{Module, ModuleT, Result, Tensor};
 use candle_nn::{batch_norm, conv2d_no_bias, BatchNorm, Conv2d, VarBuilder};
 
@@ -99,81 +99,5 @@ impl Module for Block {
     fn forward(&self, xs: &Tensor) -> Result<Tensor> {
         let ys = self.padded.forward(xs)?;
         self.bn.forward_t(&ys, false)
-    }
-}
-
-fn variables(xs: &Tensor, vb: VarBuilder) -> Result<Tensor> {
-    let conv = conv2d_no_bias(64, 64, 3, Default::default(), vb.pp("conv"))?;
-    let bn = batch_norm(64, 1e-5, vb.pp("bn"))?;
-    let ys = xs.apply(&conv)?;
-    let zs = bn.forward_t(&ys, false)?.relu()?;
-    let conv = conv2d_no_bias(64, 64, 3, Default::default(), vb.pp("conv2"))?;
-    let bn = batch_norm(64, 1e-5, vb.pp("bn2"))?;
-    zs.apply(&conv)?.apply_t(&bn, false)
-}
-
-/// Variables that are read again, or in a block that may not run.
-fn stay(xs: &Tensor, vb: VarBuilder) -> Result<Tensor> {
-    let conv1 = conv2d_no_bias(64, 64, 3, Default::default(), vb.pp("conv1"))?;
-    let bn1 = batch_norm(64, 1e-5, vb.pp("bn1"))?;
-    let conv2 = conv2d_no_bias(64, 64, 3, Default::default(), vb.pp("conv2"))?;
-    let bn2 = batch_norm(64, 1e-5, vb.pp("bn2"))?;
-    let xs = xs.apply(&conv1)?;
-    let ys = bn1.forward_t(&xs, false)?;
-    let ys = (ys + xs)?.apply(&conv2)?;
-    if vb.contains_tensor("bn2") {
-        bn2.forward_t(&ys, false)
-    } else {
-        Tensor::zeros(1, vb.dtype(), vb.device())
-    }
-}
-
-/// A convolution with something behind it.
-struct Activated {
-    inner: Conv2d,
-}
-
-impl Module for Activated {
-    fn forward(&self, xs: &Tensor) -> Result<Tensor> {
-        self.inner.forward(xs)?.relu()
-    }
-}
-
-/// A convolution that some inputs pass by.
-struct Skipped {
-    inner: Conv2d,
-}
-
-impl Module for Skipped {
-    fn forward(&self, xs: &Tensor) -> Result<Tensor> {
-        if xs.dim(1)? == 64 {
-            return Ok(xs.clone());
-        }
-        self.inner.forward(xs)
-    }
-}
-
-struct Others {
-    activated: Activated,
-    bn1: BatchNorm,
-    skipped: Skipped,
-    bn2: BatchNorm,
-}
-
-impl Others {
-    fn new(activated: Activated, skipped: Skipped, vb: VarBuilder) -> Result<Self> {
-        let bn1 = batch_norm(64, 1e-5, vb.pp("bn1"))?;
-        let bn2 = batch_norm(64, 1e-5, vb.pp("bn2"))?;
-        Ok(Self {
-            activated,
-            bn1,
-            skipped,
-            bn2,
-        })
-    }
-
-    fn forward(&self, xs: &Tensor) -> Result<Tensor> {
-        let xs = self.activated.forward(xs)?.apply_t(&self.bn1, false)?;
-        self.skipped.forward(&xs)?.apply_t(&self.bn2, false)
     }
 }

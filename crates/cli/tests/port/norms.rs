@@ -65,8 +65,52 @@ fn norms_in_fields_are_folded_where_that_is_certain() {
     assert!(json(&[], folder.path()).to_string().contains("a batch norm stays"), "{path:?}");
 }
 
-/// A norm that is loaded behind the call of the convolution, and a wrapper that calls its
-/// convolution twice.
+/// Norms in variables and in closures, beside other uses of the norm or of the convolution.
+#[test]
+fn norms_in_variables_are_folded_where_that_is_certain() {
+    let text = "
+use candle::{Module, ModuleT, Result, Tensor};
+use candle_nn::{batch_norm, conv2d_no_bias, Conv2d, Func, VarBuilder};
+
+fn conv2d(vb: VarBuilder) -> Result<Conv2d> {
+    conv2d_no_bias(64, 64, 3, Default::default(), vb)
+}
+
+struct Net;
+
+impl Net {
+    fn f(xs: &Tensor, train: bool, given: Conv2d, vb: VarBuilder) -> Result<Func> {
+        BODY
+    }
+}
+";
+    let cases = r#"
+        CN let ys = xs.apply(&conv)?; let zs = bn.forward_t(&ys, false)?.relu()?; CN zs.apply(&conv)?.apply_t(&bn, false) @ CN FOLD let ys = xs.apply(&conv)?; let zs = ys.relu()?; CN FOLD zs.apply(&conv)
+        CN FUNC xs.apply(&conv)?.apply_t(&bn, false)?.relu())) @ CN FOLD HOLD xs.apply(conv)?.relu()))
+        CN FUNC bn.forward_t(&conv.forward(&xs)?, false))) @ CN FOLD HOLD conv.forward(&xs)))
+        CN FUNC xs.apply(&conv)?.apply_t(&bn, train))) @ CN HOLD xs.apply(conv)?.apply_t(&bn, train)))
+        CN FUNC xs.apply(&conv)?.relu()?.apply_t(&bn, false))) @ CN HOLD xs.apply(conv)?.relu()?.apply_t(&bn, false)))
+        CN let ys = xs.apply(&conv)?; let zs = bn.forward_t(&ys, false)?; zs + ys @ stays
+        CN let ys = xs.apply(&conv)?; if train { bn.forward_t(&ys, false) } else { Ok(xs.clone()) } @ stays
+        CN xs.apply(&conv)?.apply_t(&bn, false)?.apply_t(&bn, false) @ left
+        CN println!("{:?}", conv.weight()); xs.apply(&conv)?.apply_t(&bn, false) @ left
+        CN xs.apply(&given)?.apply_t(&bn, false) @ left
+        CN LINE // dynquant: keep LINE xs.apply(&conv)?.apply_t(&bn, false) @ stays
+    "#;
+    let note = "a batch norm stays: it or the convolution before it has other uses";
+    for row in table::<2>(cases) {
+        let [body, expected] = row.map(|text| {
+            let both = "let conv = conv2d(vb.pp(0))?; let bn = batch_norm(64, 1e-5, vb.pp(1))?;";
+            let text = text.replace("CN", both).replace("FOLD", "let conv = conv.absorb_bn(&bn)?;");
+            let text = text.replace("HOLD", "Ok(Func::holding(conv, move |conv, xs|");
+            text.replace("FUNC", "Ok(Func::new(move |xs|").replace("LINE", "\n")
+        });
+        compare(text, &body, &expected, note);
+    }
+}
+
+/// A norm that is loaded behind the call of the convolution, and wrappers that call it twice, with
+/// something behind it, or for some inputs only.
 #[test]
 fn norms_stay_where_a_fold_would_reach_other_calls() {
     let folder = folder();
@@ -77,15 +121,21 @@ fn norms_stay_where_a_fold_would_reach_other_calls() {
                 let x1 = c1.forward(xs)?;\n    \
                 let b1 = batch_norm(8, 1e-5, vb.pp(\"b\"))?;\n    \
                 b1.forward_t(&x1, false)?.relu()\n}\n";
-    let twice = "struct Twice {\n    inner: Conv1d,\n}\n\n\
-                 impl Module for Twice {\n    fn forward(&self, xs: &Tensor) -> Result<Tensor> {\n        \
-                 let xs = self.inner.forward(xs)?.relu()?;\n        self.inner.forward(&xs)\n    }\n}\n\n\
-                 struct Net {\n    conv: Twice,\n    bn: BatchNorm,\n}\n\n\
-                 impl Net {\n    fn new(conv: Twice, bn: BatchNorm) -> Result<Self> {\n        \
-                 Ok(Self { conv, bn })\n    }\n\n    \
-                 fn forward(&self, xs: &Tensor) -> Result<Tensor> {\n        \
-                 let ys = self.conv.forward(xs)?;\n        self.bn.forward_t(&ys, false)\n    }\n}\n";
-    for text in [late, twice] {
+    let wrapper = "struct Wrapper {\n    inner: Conv1d,\n}\n\n\
+                   impl Module for Wrapper {\n    \
+                   fn forward(&self, xs: &Tensor) -> Result<Tensor> {\n        BODY\n    }\n}\n\n\
+                   struct Net {\n    conv: Wrapper,\n    bn: BatchNorm,\n}\n\n\
+                   impl Net {\n    fn new(conv: Wrapper, bn: BatchNorm) -> Result<Self> {\n        \
+                   Ok(Self { conv, bn })\n    }\n\n    \
+                   fn forward(&self, xs: &Tensor) -> Result<Tensor> {\n        \
+                   let ys = self.conv.forward(xs)?;\n        self.bn.forward_t(&ys, false)\n    }\n}\n";
+    let wrappers = [
+        "let xs = self.inner.forward(xs)?.relu()?; self.inner.forward(&xs)",
+        "self.inner.forward(xs)?.relu()",
+        "if xs.dim(1)? == 64 { return Ok(xs.clone()); } self.inner.forward(xs)",
+    ];
+    let wrappers = wrappers.map(|body| wrapper.replace("BODY", body));
+    for text in wrappers.iter().map(String::as_str).chain([late]) {
         let path = file(&folder, "net.rs", &format!("{head}{text}"));
         json(&["--write"], &path);
         assert!(!read(&path).contains("absorb_bn"), "{}", read(&path));
