@@ -1,7 +1,6 @@
 //! The time of each stage of both models.
 
 use std::collections::BTreeSet;
-use std::time::Duration;
 
 use anyhow::Result;
 use candle_dynquant_support::bert::{Batch, Bert};
@@ -34,24 +33,16 @@ pub fn stages(float: &Bert, quantized: &Bert, batches: &[Batch]) -> Result<Vec<S
             profile.add(times);
         }
     }
-    let stage = |stage: &str, of_models: [(usize, Duration); 2]| {
-        let [float_ms, quantized_ms] =
-            of_models.map(|(_, time)| time.as_secs_f64() * 1e3 / BATCHES as f64);
-        Stage {
-            stage: stage.to_owned(),
-            calls: of_models[0].0.max(of_models[1].0) / BATCHES,
-            float_ms,
-            quantized_ms,
-        }
+    let stage = |stage: &str, of_models: [(usize, f64); 2]| {
+        let [(calls, float_ms), (others, quantized_ms)] = of_models;
+        Stage { stage: stage.to_owned(), calls: calls.max(others), float_ms, quantized_ms }
     };
-    let names: BTreeSet<&String> = profiles.iter().flat_map(|of| of.stages.keys()).collect();
-    let of_both = |name: &String| {
-        let of_models = profiles.each_ref().map(|of| of.stages.get(name));
-        stage(name, of_models.map(|times| times.copied().unwrap_or_default()))
-    };
-    let mut all: Vec<_> = names.into_iter().map(of_both).collect();
+    let [(float, float_ms), (quantized, quantized_ms)] =
+        profiles.each_ref().map(|profile| profile.means(BATCHES));
+    let names: BTreeSet<&str> = float.keys().chain(quantized.keys()).copied().collect();
+    let of_both = |name| [&float, &quantized].map(|of| of.get(name).copied().unwrap_or_default());
+    let mut all: Vec<_> = names.into_iter().map(|name| stage(name, of_both(name))).collect();
     all.sort_by(|a, b| b.quantized_ms.total_cmp(&a.quantized_ms));
-    let between = profiles.each_ref().map(|profile| (BATCHES, profile.between()));
-    all.push(stage("between the layers", between));
+    all.push(stage("between the layers", [(1, float_ms), (1, quantized_ms)]));
     Ok(all)
 }

@@ -80,16 +80,12 @@ impl Sums {
     fn means(&self) -> Times {
         let mean = |time: Duration, count: usize| time.as_secs_f64() * 1e3 / count.max(1) as f64;
         let (count, profile) = &self.recorded;
-        let stage = |stage: &str, calls, time| Stage {
-            stage: stage.to_owned(),
-            calls: calls / count.max(&1),
-            ms: mean(time, *count),
-        };
-        let stages = profile.stages.iter();
-        let mut stages: Vec<_> =
-            stages.map(|(name, (calls, time))| stage(name, *calls, *time)).collect();
+        let stage = |stage: &str, calls, ms| Stage { stage: stage.to_owned(), calls, ms };
+        let (stages, between) = profile.means(*count);
+        let stages = stages.into_iter();
+        let mut stages: Vec<_> = stages.map(|(name, (calls, ms))| stage(name, calls, ms)).collect();
         stages.sort_by(|a, b| b.ms.total_cmp(&a.ms));
-        stages.push(stage("between the layers", *count, profile.between()));
+        stages.push(stage("between the layers", (*count).min(1), between));
         Times {
             ms: mean(self.others.1, self.others.0),
             recorded_ms: mean(profile.whole, *count),

@@ -12,24 +12,10 @@ const RATE: usize = 16_000;
 const FRAME: usize = 1024;
 pub const HOP: usize = 160;
 
-/// Half tones above C2, which is the lowest pitch, and lengths in quarters: the Ode to Joy.
-const NOTES: [(i32, f64); 15] = [
-    (28, 1.),
-    (28, 1.),
-    (29, 1.),
-    (31, 1.),
-    (31, 1.),
-    (29, 1.),
-    (28, 1.),
-    (26, 1.),
-    (24, 1.),
-    (24, 1.),
-    (26, 1.),
-    (28, 1.),
-    (28, 1.5),
-    (26, 0.5),
-    (26, 2.),
-];
+/// Half tones above C2, which is the lowest pitch: the Ode to Joy.
+const NOTES: [i32; 15] = [28, 28, 29, 31, 31, 29, 28, 26, 24, 24, 26, 28, 28, 26, 26];
+/// Their lengths in quarters.
+const LENGTHS: [f64; 15] = [1., 1., 1., 1., 1., 1., 1., 1., 1., 1., 1., 1., 1.5, 0.5, 2.];
 /// Seconds of a quarter.
 const QUARTER: f64 = 0.36;
 /// The frequency of C2.
@@ -47,7 +33,7 @@ impl Sound {
     pub fn melody() -> Self {
         let (mut samples, mut half_tones) = (Vec::new(), Vec::new());
         let (mut phase, mut noise) = (0f64, 1u64);
-        for (note, quarters) in NOTES {
+        for (note, quarters) in NOTES.into_iter().zip(LENGTHS) {
             let count = (quarters * QUARTER * RATE as f64) as usize;
             for i in 0..count {
                 let time = i as f64 / RATE as f64;

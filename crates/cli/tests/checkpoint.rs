@@ -12,7 +12,7 @@ use candle_dynquant::candle_core::{DType, Device, Module, Tensor, safetensors};
 use candle_dynquant::{
     Checkpoint, Layer, QConfig, QConfigSpec, Quantizable, checkpoint, nn, quantize_dynamic,
 };
-use common::{command, command_for_small, has, stderr, stdout};
+use common::{command, command_for_small, has, random, stderr, stdout};
 use tempfile::TempDir;
 
 fn dynquant(args: &[&str], paths: &[&Path]) -> Output {
@@ -33,20 +33,30 @@ fn done(args: &[&str], paths: &[&Path]) -> String {
 
 /// A checkpoint with an embedding, a Linear, a GRU and a norm.
 fn float(folder: &TempDir) -> PathBuf {
-    let random = |shape: &[usize]| Tensor::randn(0f32, 1., shape, &Device::Cpu).unwrap();
-    let tensors = HashMap::from([
-        ("word_embeddings.weight", random(&[20, 8])),
-        ("gru.weight_ih_l0", random(&[15, 8])),
-        ("gru.weight_hh_l0", random(&[15, 5])),
-        ("gru.bias_ih_l0", random(&[15])),
-        ("gru.bias_hh_l0", random(&[15])),
-        ("head.weight", random(&[6, 5])),
-        ("head.bias", random(&[6])),
-        ("norm.weight", random(&[6])),
-    ]);
-    let path = folder.path().join("float.safetensors");
-    safetensors::save(&tensors, &path).unwrap();
-    path
+    let shapes: [(&str, &[usize]); 8] = [
+        ("word_embeddings.weight", &[20, 8]),
+        ("gru.weight_ih_l0", &[15, 8]),
+        ("gru.weight_hh_l0", &[15, 5]),
+        ("gru.bias_ih_l0", &[15]),
+        ("gru.bias_hh_l0", &[15]),
+        ("head.weight", &[6, 5]),
+        ("head.bias", &[6]),
+        ("norm.weight", &[6]),
+    ];
+    random(folder.path(), "float.safetensors", &shapes)
+}
+
+/// The line of the output that begins with `start`.
+#[track_caller]
+fn line<'a>(output: &'a str, start: &str) -> &'a str {
+    let line = output.lines().find(|line| line.starts_with(start));
+    line.unwrap_or_else(|| panic!("{start}: {output}"))
+}
+
+/// The signal-to-noise ratio in the row of a tensor.
+#[track_caller]
+fn sqnr(diff: &str, name: &str) -> f64 {
+    line(diff, name).split_whitespace().nth(3).unwrap().parse().unwrap()
 }
 
 /// Experts of each layout, without their routers.
@@ -149,13 +159,6 @@ const SHAPES: [(&str, &[usize]); 8] = [
 ];
 
 impl Convolutions {
-    fn write(path: &Path) -> Result<()> {
-        let random = |shape: &[usize]| Tensor::randn(0f32, 1., shape, &Device::Cpu);
-        let tensors = SHAPES.map(|(name, shape)| Ok((name, random(shape)?)));
-        let tensors = tensors.into_iter().collect::<Result<HashMap<_, _>>>()?;
-        Ok(safetensors::save(&tensors, path)?)
-    }
-
     fn load(path: &Path) -> Result<Self> {
         let vb = Checkpoint::open(path)?.var_builder(DType::F32, &Device::Cpu);
         let tall = vb.get((80, 64, 3, 1), "features.3.weight")?;
@@ -180,9 +183,9 @@ const KINDS: [&str; 6] = ["--conv1d", "", "--conv2d", "", "--conv-transpose1d", 
 #[test]
 fn convolutions_are_those_of_a_saved_model() -> Result<()> {
     let folder = tempfile::tempdir()?;
-    let [float, saved, written, back, yaml] =
-        ["float", "saved", "written", "back", "spec.yaml"].map(|name| folder.path().join(name));
-    Convolutions::write(&float)?;
+    let [saved, written, back, yaml] =
+        ["saved", "written", "back", "spec.yaml"].map(|name| folder.path().join(name));
+    let float = random(folder.path(), "float", &SHAPES);
     for spec in ["preset: int8\nrules: [{kind: Conv2d, qconfig: pytorch}]\n", "preset: int8\n"] {
         let mut model = Convolutions::load(&float)?;
         quantize_dynamic(&mut model, &QConfigSpec::from_yaml(spec)?.min_params(0))?;
@@ -198,21 +201,19 @@ fn convolutions_are_those_of_a_saved_model() -> Result<()> {
     }
     let args = [&["quantize", "--dry-run"], &KINDS[..]].concat();
     let output = done(&args, &[&float]);
-    let words: Vec<_> = output.split_whitespace().collect();
+    let words = output.split_whitespace().collect::<Vec<_>>().join(" ");
     for line in [
         "features.0 Conv2d [32, 3, 3, 3] F32 left: a convolution of 3 input channels",
         "features.4 Conv2d [48, 1, 3, 3] F32 left: a convolution of 1 input channels",
         "conv Conv1d [80, 40, 3] F32 qint8 per channel, u8 per row; this library's",
         "up ConvTranspose1d [80, 80, 4] F32 qint8",
     ] {
-        has(&words.join(" "), line);
+        has(&words, line);
     }
     has(&done(&["inspect"], &[&written]), "[80, 64, 3, 1]");
     let output = done(&["diff"], &[&float, &written]);
     for name in ["features.3", "conv", "up"] {
-        let line = output.lines().find(|line| line.starts_with(name));
-        let sqnr = line.and_then(|line| line.split_whitespace().nth(3)?.parse().ok());
-        assert!(sqnr > Some(35f64), "{output}");
+        assert!(sqnr(&output, name) > 35., "{output}");
     }
     has(&output, "5 tensors are the same");
     done(&["dequantize", "-o"], &[&back, &written]);
@@ -224,8 +225,7 @@ fn convolutions_are_those_of_a_saved_model() -> Result<()> {
 #[test]
 fn convolutions_of_another_kind_or_of_groups_are_refused_or_float() -> Result<()> {
     let folder = tempfile::tempdir()?;
-    let [float, out] = ["float", "out"].map(|name| folder.path().join(name));
-    Convolutions::write(&float)?;
+    let (float, out) = (random(folder.path(), "float", &SHAPES), folder.path().join("out"));
     let args = ["quantize", "--conv1d", "", "--exclude", "conv", "-o"];
     done(&args, &[&out, &float]);
     let vb = Checkpoint::open(&out)?.var_builder(DType::F32, &Device::Cpu);
@@ -304,10 +304,7 @@ fn a_dry_run_shows_every_layer_and_writes_nothing() -> Result<()> {
     let float = float(&folder);
     let args = ["quantize", "--dry-run", "--exclude", "head"];
     let output = text(&dynquant(&args, &[&float]));
-    let line = |start: &str| {
-        let line = output.lines().find(|line| line.starts_with(start));
-        line.unwrap_or_else(|| panic!("{start}: {output}"))
-    };
+    let line = |start| line(&output, start);
     assert!(line("gru").contains("GRU") && line("gru").contains("qint8 per channel, u8 per row"));
     let left = "left: kept float by name \"head\"";
     assert!(line("head").contains("Linear") && line("head").ends_with(left));
@@ -327,17 +324,14 @@ fn a_dry_run_shows_every_layer_and_writes_nothing() -> Result<()> {
 #[test]
 fn a_report_ends_with_the_matrices_that_stay_float() -> Result<()> {
     let folder = tempfile::tempdir()?;
-    let path = folder.path().join("float.safetensors");
-    let random = |shape: &[usize]| Tensor::randn(0f32, 1., shape, &Device::Cpu);
-    let mut tensors = HashMap::from([
-        ("head.weight".to_owned(), random(&[16, 16])?),
-        ("norm.weight".to_owned(), random(&[16])?),
-        ("attn.in_proj_weight".to_owned(), random(&[48, 16])?),
-    ]);
-    for layer in 0..2 {
-        tensors.insert(format!("layers.{layer}.experts.up"), random(&[4, 16, 16])?);
-    }
-    safetensors::save(&tensors, &path)?;
+    let shapes: [(&str, &[usize]); 5] = [
+        ("head.weight", &[16, 16]),
+        ("norm.weight", &[16]),
+        ("attn.in_proj_weight", &[48, 16]),
+        ("layers.0.experts.up", &[4, 16, 16]),
+        ("layers.1.experts.up", &[4, 16, 16]),
+    ];
+    let path = random(folder.path(), "float.safetensors", &shapes);
     let out = folder.path().join("out");
     for args in [&["quantize", "--dry-run"][..], &["quantize", "-o", out.to_str().unwrap()]] {
         let output = text(&dynquant(args, &[&path]));
@@ -380,41 +374,28 @@ fn model_folder(folder: &TempDir) -> Result<(PathBuf, String)> {
     Ok((model, out.to_str().context("a path")?.to_owned()))
 }
 
+/// A table that transformers ties is left, and a model that it does not read is written.
 #[test]
-fn a_table_that_transformers_ties_is_left_with_a_line() -> Result<()> {
+fn what_transformers_does_not_read_is_told_in_a_line() -> Result<()> {
     let folder = tempfile::tempdir()?;
     let (float, out) = model_folder(&folder)?;
-    let config = r#"{"architectures": ["BertForMaskedLM"]}"#;
-    fs::write(float.join("config.json"), config)?;
-    let note = "transformers reads no codes in a table";
-    let named = ["--embedding", "word_embeddings", "--embeddings", "-o", &out];
-    for (args, expected) in [
-        (&["--embeddings", "--dry-run"][..], true),
-        (&["--embeddings", "-o", &out], true),
-        (&["-o", &out], false),
-        (&named, false),
+    let masked = r#"{"architectures": ["BertForMaskedLM"]}"#;
+    let [bert, dino] = [r#"{"model_type": "bert"}"#, r#"{"model_type": "dinov2"}"#];
+    let [table, model] =
+        ["transformers reads no codes in a table", "transformers 5.24 reads no int8 of dinov2"];
+    for (config, args, note, expected) in [
+        (masked, &["--embeddings", "--dry-run"][..], table, true),
+        (masked, &["--embeddings", "-o", &out], table, true),
+        (masked, &["-o", &out], table, false),
+        (masked, &["--embedding", "word_embeddings", "--embeddings", "-o", &out], table, false),
+        (dino, &["--dry-run"], model, true),
+        (dino, &["-o", &out], model, true),
+        (dino, &["--preset", "float16", "-o", &out], model, false),
+        (bert, &["-o", &out], model, false),
     ] {
-        let output = text(&dynquant(&[&["quantize"], args].concat(), &[&float]));
-        assert_eq!(output.contains(note), expected, "{output}");
-    }
-    Ok(())
-}
-
-#[test]
-fn a_model_that_transformers_does_not_read_is_written_with_a_line() -> Result<()> {
-    let folder = tempfile::tempdir()?;
-    let (float, out) = model_folder(&folder)?;
-    for (kind, args, expected) in [
-        ("dinov2", &["--dry-run"][..], true),
-        ("dinov2", &["-o", &out], true),
-        ("dinov2", &["--preset", "float16", "-o", &out], false),
-        ("bert", &["-o", &out], false),
-    ] {
-        let config = format!("{{\"model_type\": \"{kind}\"}}");
         fs::write(float.join("config.json"), config)?;
         let output = text(&dynquant(&[&["quantize"], args].concat(), &[&float]));
-        let note = "transformers 5.24 reads no int8 of dinov2";
-        assert_eq!(output.contains(note), expected, "{output}");
+        assert_eq!(output.contains(note), expected, "{config} {args:?}: {output}");
     }
     Ok(())
 }
@@ -422,11 +403,9 @@ fn a_model_that_transformers_does_not_read_is_written_with_a_line() -> Result<()
 #[test]
 fn a_layer_without_whole_groups_is_int8_with_a_line() -> Result<()> {
     let folder = tempfile::tempdir()?;
-    let path = |name: &str| folder.path().join(name);
-    let (float, out, spec) = (path("a.safetensors"), path("b"), path("spec.yaml"));
-    let random = |k: usize| Tensor::randn(0f32, 1., (40, k), &Device::Cpu);
-    let tensors = HashMap::from([("fc1.weight", random(64)?), ("fc2.weight", random(80)?)]);
-    safetensors::save(&tensors, &float)?;
+    let [out, spec] = ["b", "spec.yaml"].map(|name| folder.path().join(name));
+    let shapes: [(&str, &[usize]); 2] = [("fc1.weight", &[40, 64]), ("fc2.weight", &[40, 80])];
+    let float = random(folder.path(), "a.safetensors", &shapes);
     fs::write(&spec, "kinds: {Linear: int4}")?;
     let int8 = "fc2: they are int8 per channel";
     for (preset, note, scales) in [
@@ -547,10 +526,7 @@ fn inspect_diff_and_dequantize() -> Result<()> {
     let head = head.expect("a head");
     assert!(head["scales"][0].as_f64() > Some(0.) && head["shape"] == serde_json::json!([6, 5]));
     let output = text(&dynquant(&["diff"], &[&float, &int8]));
-    let sqnr: f64 = (output.lines().find(|line| line.starts_with("head.weight")))
-        .and_then(|line| line.split_whitespace().nth(3)?.parse().ok())
-        .unwrap_or_else(|| panic!("{output}"));
-    assert!((30. ..70.).contains(&sqnr), "{output}");
+    assert!((30. ..70.).contains(&sqnr(&output, "head.weight")), "{output}");
     has(&output, "5 tensors are the same");
     done(&["dequantize", "-o"], &[&back, &int8]);
     has(&done(&["diff"], &[&int8, &back]), "8 tensors are the same");
@@ -568,9 +544,8 @@ fn folders_of_others_are_inspected_compared_and_dequantized() -> Result<()> {
     for name in names {
         let (folder, float) = (reference.join(name), out.path().join(name));
         let output = text(&dynquant(&["inspect"], &[&folder]));
-        let line = output.lines().find(|line| line.starts_with("up.weight "));
-        let words = line.map(|line| line.split_whitespace().collect::<Vec<_>>());
-        assert_eq!(words.as_ref().map(|words| words[1]), Some("I4"), "{output}");
+        let dtype = line(&output, "up.weight ").split_whitespace().nth(1);
+        assert_eq!(dtype, Some("I4"), "{output}");
         has(&output, "3 quantized weights");
         done(&["dequantize", "-o"], &[&float, &folder]);
         has(&done(&["diff"], &[&folder, &float]), "7 tensors are the same");
@@ -592,10 +567,8 @@ fn killed_at_any_time_it_leaves_the_old_output_or_the_new() -> Result<()> {
     let [float, out, new] = ["float", "out", "new"].map(|name| dir.path().join(name));
     fs::create_dir(&float)?;
     fs::write(float.join("config.json"), "{}")?;
-    let random = || Tensor::randn(0f32, 1., (300, 400), &Device::Cpu);
-    let tensors = (0..6).map(|i| Ok((format!("{i}.weight"), random()?)));
-    let tensors = tensors.collect::<Result<HashMap<_, _>>>()?;
-    safetensors::save(&tensors, float.join("model.safetensors"))?;
+    let names = ["0.weight", "1.weight", "2.weight", "3.weight", "4.weight", "5.weight"];
+    random(&float, "model.safetensors", &names.map(|name| (name, &[300, 400][..])));
     done(&["quantize", "--preset", "pytorch", "-o"], &[&out, &float]);
     let start = std::time::Instant::now();
     done(&["quantize", "-o"], &[&new, &float]);

@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 
 use candle_dynquant::QConfigSpec;
 use candle_dynquant::candle_core::{DType, Device, Result, Tensor, safetensors};
-use common::{SMALL, dynquant, file, has, printed, stderr, stdout};
+use common::{SMALL, dynquant, file, has, printed, random, stderr, stdout};
 use serde_json::{Value, json};
 use tempfile::TempDir;
 
@@ -22,20 +22,16 @@ fn tensor(values: &[f32]) -> Tensor {
     Tensor::new(values, &Device::Cpu).unwrap()
 }
 
-fn random(shape: &[usize]) -> Result<Tensor> {
-    Tensor::randn(0f32, 1., shape, &Device::Cpu)
-}
-
 /// A checkpoint whose scales and zero points are larger than the two printed decimals.
-fn float(folder: &TempDir) -> Result<PathBuf> {
-    let tensors = [
-        ("embed.weight", random(&[20_000, 4])?),
-        ("head.weight", random(&[30_000, 4])?),
-        ("lstm.weight_ih_l0", random(&[400, 50])?),
-        ("lstm.weight_hh_l0", random(&[400, 100])?),
-        ("norm.weight", random(&[10_000])?),
+fn float(folder: &TempDir) -> PathBuf {
+    let shapes: [(&str, &[usize]); 5] = [
+        ("embed.weight", &[20_000, 4]),
+        ("head.weight", &[30_000, 4]),
+        ("lstm.weight_ih_l0", &[400, 50]),
+        ("lstm.weight_hh_l0", &[400, 100]),
+        ("norm.weight", &[10_000]),
     ];
-    Ok(save(folder, "float", tensors))
+    random(folder.path(), "float", &shapes)
 }
 
 /// `X MB -> Y MB` in the output.
@@ -48,7 +44,7 @@ fn sizes(text: &str) -> &str {
 #[test]
 fn a_dry_run_knows_the_sizes() -> Result<()> {
     let folder = tempfile::tempdir().unwrap();
-    let (float, out) = (float(&folder)?, folder.path().join("out"));
+    let (float, out) = (float(&folder), folder.path().join("out"));
     for preset in QConfigSpec::PRESETS {
         for embeddings in [&[][..], &["--embeddings"], &["--exclude", "head"]] {
             let args = [&["quantize", "--preset", preset], embeddings].concat();
@@ -68,7 +64,7 @@ fn a_dry_run_knows_the_sizes() -> Result<()> {
 #[test]
 fn a_dry_run_shows_a_row_for_each_matrix() -> Result<()> {
     let folder = tempfile::tempdir().unwrap();
-    let float = float(&folder)?;
+    let float = float(&folder);
     let args = ["quantize", "--dry-run", "--embedding", "head"];
     let printed = printed(&args, &[&float]);
     let rows: Vec<_> = printed.lines().collect();
@@ -88,7 +84,7 @@ lstm   LSTM       [400, 100]  F32  qint8 per channel, u8 per row
 #[test]
 fn a_spec_is_that_of_its_options() -> Result<()> {
     let folder = tempfile::tempdir().unwrap();
-    let float = float(&folder)?;
+    let float = float(&folder);
     let spec = "preset: float16\nembeddings: true\nexclude: [head]\n";
     let spec = file(&folder, "spec.yaml", spec);
     let written = |options: &[&str]| {
@@ -136,7 +132,7 @@ fn extent(entry: &Value, floats: &[u8]) -> [f32; 2] {
 #[test]
 fn inspect_has_each_weight_once_with_its_figures() -> Result<()> {
     let folder = tempfile::tempdir().unwrap();
-    let (float, out) = (float(&folder)?, folder.path().join("out"));
+    let (float, out) = (float(&folder), folder.path().join("out"));
     for preset in QConfigSpec::PRESETS {
         let args = ["quantize", "--embeddings", "--preset", preset, "-o"];
         printed(&args, &[&out, &float]);

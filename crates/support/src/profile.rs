@@ -34,10 +34,15 @@ impl Profile {
         }
     }
 
-    /// The time outside all stages.
-    pub fn between(&self) -> Duration {
+    /// The stages by name, with calls and milliseconds of one of `count` calls, and candle's time
+    /// outside all of them.
+    pub fn means(&self, count: usize) -> (BTreeMap<&str, (usize, f64)>, f64) {
+        let count = count.max(1);
+        let ms = |time: Duration| time.as_secs_f64() * 1e3 / count as f64;
+        let stages = self.stages.iter();
+        let stages = stages.map(|(name, (calls, time))| (&**name, (calls / count, ms(*time))));
         let within = self.stages.values().map(|(_, time)| *time).sum();
-        self.whole.saturating_sub(within)
+        (stages.collect(), ms(self.whole.saturating_sub(within)))
     }
 }
 

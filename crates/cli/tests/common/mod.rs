@@ -1,10 +1,12 @@
 //! Helpers that run the command.
 #![allow(dead_code)] // No test uses all.
 
+use std::collections::HashMap;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 
+use candle_dynquant::candle_core::{Device, Tensor, safetensors};
 use serde_json::Value;
 use tempfile::TempDir;
 
@@ -75,6 +77,15 @@ pub fn file(folder: &TempDir, name: &str, text: &str) -> PathBuf {
     let path = folder.path().join(name);
     fs::create_dir_all(path.parent().unwrap()).unwrap();
     fs::write(&path, text).unwrap();
+    path
+}
+
+/// Writes random tensors to a file of a folder.
+pub fn random(folder: &Path, name: &str, shapes: &[(&str, &[usize])]) -> PathBuf {
+    let random = |shape: &[usize]| Tensor::randn(0f32, 1., shape, &Device::Cpu).unwrap();
+    let tensors = shapes.iter().map(|(name, shape)| (*name, random(shape)));
+    let path = folder.join(name);
+    safetensors::save(&tensors.collect::<HashMap<_, _>>(), &path).unwrap();
     path
 }
 

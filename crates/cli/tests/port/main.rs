@@ -227,6 +227,70 @@ fn weights_of_other_loaders_and_readers_stay() {
     }
 }
 
+/// Products in functions whose errors are not candle's, and an accessor that is constant.
+#[test]
+fn products_become_calls_whatever_the_function_returns() {
+    let text = "
+use candle::{Result, Tensor};
+use candle_nn::VarBuilder;
+
+pub struct MyError(String);
+
+type MyResult<T> = std::result::Result<T, MyError>;
+
+impl From<candle::Error> for MyError {
+    fn from(error: candle::Error) -> Self {
+        Self(error.to_string())
+    }
+}
+
+pub struct Net {
+    w: Tensor,
+    bias: Option<Tensor>,
+}
+
+impl Net {
+    pub fn load(size: usize, vb: VarBuilder) -> Result<Self> {
+        let w = vb.get((4, 4), \"w\")?;
+        let bias = vb.get(size, \"bias\").ok();
+        Ok(Self { w, bias })
+    }
+
+    pub fn BODY
+    }
+}
+";
+    let cases = "
+        f(&self, h: &Tensor) -> MyResult<Tensor> { let ys = WEIGHT; let ys = match &self.bias { \
+            None => Ok(ys), Some(bias) => ys.broadcast_add(bias), }?; Ok(ys) \
+            @ Ok(Self { inner: nn::Linear::new(w, bias) }) } \
+            pub fn f(&self, h: &Tensor) -> MyResult<Tensor> { let ys = CALL?; Ok(ys)
+        f(&self, h: &Tensor) -> MyResult<Tensor> { let ys = WEIGHT; match &self.bias { \
+            None => Ok(ys), Some(bias) => Ok(ys.broadcast_add(bias)?), } \
+            @ Ok(Self { inner: nn::Linear::new(w, None), bias }) } \
+            pub fn f(&self, h: &Tensor) -> MyResult<Tensor> { let ys = CALL?; match &self.bias { \
+            None => Ok(ys), Some(bias) => Ok(ys.broadcast_add(bias)?), }
+        f(&self, h: &Tensor) -> MyResult<Tensor> { Ok(WEIGHT) @ -> MyResult<Tensor> { Ok(CALL?)
+        f(&self, h: &Tensor) -> anyhow::Result<Tensor> { Ok(WEIGHT) @ -> anyhow::Result<Tensor> { Ok(CALL?)
+        f(&self, h: &Tensor) -> Result<Tensor> { Ok(WEIGHT) @ -> Result<Tensor> { CALL
+        f(&self, hs: &[Tensor]) -> Result<Vec<Tensor>> { let each = |h: &Tensor| Ok(WEIGHT); \
+            let all: MyResult<Vec<Tensor>> = hs.iter().map(each).collect(); all.map_err(wrap) \
+            @ let each = |h: &Tensor| Ok(CALL?); \
+            let all: MyResult<Vec<Tensor>> = hs.iter().map(each).collect(); all.map_err(wrap)
+        f(&self, h: &Tensor) -> MyResult<Tensor> { Ok(WEIGHT) } \
+            pub const fn weight(&self) -> &Tensor { &self.w @ left
+    ";
+    let plain = text.replace("    bias: Option<Tensor>,\n", "").replace(", bias }", " }");
+    let plain = plain.replace("        let bias = vb.get(size, \"bias\").ok();\n", "");
+    for [body, expected] in table(cases) {
+        let text = if body.contains("bias") { text } else { &plain };
+        let body = body.replace("WEIGHT", "h.matmul(&self.w.t()?)?");
+        let expected = expected.replace("CALL", "h.apply(&self.inner)");
+        let note = "`w` of `Net` multiplies as a tensor, and is no layer";
+        compare(text, &body, &expected, note);
+    }
+}
+
 /// Weights of layers, layers made in `forward`, and convolutions that are methods of tensors.
 #[test]
 fn products_of_layers_and_convolutions_are_listed() {
