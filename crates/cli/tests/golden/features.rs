@@ -36,31 +36,6 @@ impl Attention {
             probs.matmul(&v.contiguous()?)
         }
     }
-
-    /// The mask is one of its own by then.
-    pub fn shadowed(&self, xs: &Tensor, mask: Option<&Tensor>) -> Result<Tensor> {
-        let q = xs.reshape((1, 2, 8, 4))?;
-        let mask = match mask {
-            Some(mask) => Some(mask.unsqueeze(1)?.unsqueeze(1)?),
-            None => None,
-        };
-        let mut scores = (q.matmul(&q.t()?)? * self.scale)?;
-        if let Some(mask) = mask {
-            scores = scores.broadcast_add(&mask)?;
-        }
-        candle_nn::ops::softmax_last_dim(&scores)?.matmul(&q)
-    }
-
-    /// Nothing says what this mask is.
-    pub fn unknown(&self, xs: &Tensor, mask: Option<&Tensor>) -> Result<Tensor> {
-        let q = xs.reshape((1, 2, 8, 4))?;
-        let mask = self.prepared(mask)?;
-        let mut scores = (q.matmul(&q.t()?)? * self.scale)?;
-        if let Some(mask) = mask {
-            scores = scores.broadcast_add(&mask)?;
-        }
-        candle_nn::ops::softmax_last_dim(&scores)?.matmul(&q)
-    }
 }
 
 #[cfg(all(feature = "cuda", not(windows)))]

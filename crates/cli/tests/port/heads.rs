@@ -57,24 +57,32 @@ fn heads_of_embeddings_are_tied_where_that_is_certain() {
         NEW(arc) @ TIED(arc)
         candle_nn::linear::Linear::new(given.embeddings().clone(), None) @ TIED(given)
         Linear::from_weights(given.embeddings().clone(), None) @ Linear::tied(given, None)
-        candle_nn::Linear::new(given.embeddings().clone(), self.bias.clone()) @ nn::Linear::tied(given, self.bias.clone())
+        candle_nn::Linear::new(given.embeddings().clone(), self.bias.clone())
+            @ nn::Linear::tied(given, self.bias.clone())
         own.unwrap_or_else(|| NEW(given)) @ own.unwrap_or_else(|| TIED(given))
-        LOAD?; if own.is_some() { NEW(x) } else { linear_no_bias(4, 10, vb)? } @ LOAD?; if own.is_some() { TIED(&x) } else { linear_no_bias(4, 10, vb)? }
+        LOAD?; if own.is_some() { NEW(x) } else { linear_no_bias(4, 10, vb)? }
+            @ LOAD?; if own.is_some() { TIED(&x) } else { linear_no_bias(4, 10, vb)? }
         LOAD.map_err(anyhow::Error::from)?; NEW(x) @ LOAD.map_err(anyhow::Error::from)?; TIED(&x)
         LOAD?; let y = Arc::new(x); NEW(y) @ LOAD?; let y = Arc::new(x); TIED(&y)
         let x = Embedding::new(vb.get((10, 4), "t")?, 4); NEW(x) @ TIED(&x)
-        let x = Traced::new(10, 4, vb.pp("t"))?; NEW(x) @ let x = embedding(10, 4, vb.pp("t"))?; TIED(&x)
+        let x = Traced::new(10, 4, vb.pp("t"))?; NEW(x)
+            @ let x = embedding(10, 4, vb.pp("t"))?; TIED(&x)
         NEW(self.lookup) @ NEW(self.lookup)
         let x = self.lookup.clone(); NEW(x) @ NEW(x)
         NEW(self.kept) @ NEW(self.kept)
         NEW(tables[0]) @ NEW(tables[0])
-        for one in tables { heads.push(NEW(one)); } own @ for one in tables { heads.push(NEW(one)); } own
-        let load = || embedding(10, 4, vb.pp("t")); let x = load()?; NEW(x) @ let x = load()?; NEW(x)
-        LOAD?; heads.push(NEW(x)); if let Some(x) = Some(lookup) { return NEW(x); } own @ heads.push(NEW(x)); if let Some(x) = Some(lookup) { return NEW(x); } own
-        LOAD?; let first = NEW(x); let x = self.lookup.clone(); NEW(x) @ LOAD?; let first = TIED(&x); let x = self.lookup.clone(); NEW(x)
-        candle_nn::Linear::new(self.base.embed.embeddings().clone(), self.bias()) @ nn::Linear::new(self.base.embed.embeddings().clone(), self.bias())
+        for one in tables { heads.push(NEW(one)); } own
+            @ for one in tables { heads.push(NEW(one)); } own
+        let load = || embedding(10, 4, vb.pp("t")); let x = load()?; NEW(x)
+            @ let x = load()?; NEW(x)
+        LOAD?; heads.push(NEW(x)); if let Some(x) = Some(lookup) { return NEW(x); } own
+            @ heads.push(NEW(x)); if let Some(x) = Some(lookup) { return NEW(x); } own
+        LOAD?; let first = NEW(x); let x = self.lookup.clone(); NEW(x)
+            @ LOAD?; let first = TIED(&x); let x = self.lookup.clone(); NEW(x)
+        candle_nn::Linear::new(self.base.embed.embeddings().clone(), self.bias())
+            @ nn::Linear::new(self.base.embed.embeddings().clone(), self.bias())
     "#;
-    for [body, expected] in table(cases) {
+    for [body, expected] in &table(cases) {
         check(body, expected);
     }
     // What makes the table is not seen; the field says what it is.

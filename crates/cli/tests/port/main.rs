@@ -82,14 +82,24 @@ fn model(fields: &str, constructor: &str, body: &str) -> String {
         .replace("BODY", body)
 }
 
-/// The cells of a table; an empty cell repeats the cell of the line before.
-fn table<const N: usize>(text: &str) -> Vec<[&str; N]> {
-    let mut rows = Vec::<[&str; N]>::new();
-    for line in text.trim().lines() {
-        let mut row: [&str; N] =
-            line.split('@').map(str::trim).collect::<Vec<_>>().try_into().unwrap();
+/// The cells of a table; an empty cell repeats the cell of the line before, and a line that is
+/// indented further belongs to the row before.
+fn table<const N: usize>(text: &str) -> Vec<[String; N]> {
+    let mut lines = Vec::<String>::new();
+    let text = text.trim_matches('\n').trim_end();
+    let indent = text.len() - text.trim_start().len();
+    for line in text.lines() {
+        match lines.last_mut() {
+            Some(last) if line[indent..].starts_with(' ') => *last += &format!(" {}", line.trim()),
+            _ => lines.push(line.trim().to_owned()),
+        }
+    }
+    let mut rows = Vec::<[String; N]>::new();
+    for line in lines {
+        let cells = line.split('@').map(|cell| cell.trim().to_owned());
+        let mut row: [String; N] = cells.collect::<Vec<_>>().try_into().unwrap();
         if let (Some(last), true) = (rows.last(), row[0].is_empty()) {
-            row[..2].copy_from_slice(&last[..2]);
+            row[..2].clone_from_slice(&last[..2]);
         }
         rows.push(row);
     }
@@ -119,7 +129,8 @@ fn dense(text: &str) -> String {
 fn matrices_in_other_forms_are_not_skipped() {
     let folder = folder();
     let cases = r#"
-        a: Tensor, b: Tensor @ Ok(Self { a: READ, b: READ }) @ ops::f(&ops::f(xs, &self.a)?, &self.b) @ a b
+        a: Tensor, b: Tensor @ Ok(Self { a: READ, b: READ })
+            @ ops::f(&ops::f(xs, &self.a)?, &self.b) @ a b
         @ @ let Self { a, b } = self; xs.matmul(a)?.matmul(b) @ a b
         @ @ let f = |w: &Tensor| xs.matmul(w); f(&self.a)? + f(&self.b)? @ a b
         @ @ for w in [&self.a, &self.b] { self.product(xs, w)?; } @ a b
@@ -137,21 +148,26 @@ fn matrices_in_other_forms_are_not_skipped() {
         @ @ let n = self.a.sqr()?.sum_keepdim(1)?.sqrt()?; xs.matmul(&self.a.broadcast_div(&n)?) @ a
         @ @ xs.matmul(&Tensor::cat(&[&self.a, &self.b], 0)?.t()?) @ a b
         @ @ (xs + &self.a)?.matmul(&Tensor::cat(&[&self.b, xs], 0)?) @ -
-        all: Vec<Tensor> @ let mut all = vec![]; all.push(READ); Ok(Self { all }) @ for (i, w) in self.all.iter().enumerate() { xs.matmul(w)?; } @ all
+        all: Vec<Tensor> @ let mut all = vec![]; all.push(READ); Ok(Self { all })
+            @ for (i, w) in self.all.iter().enumerate() { xs.matmul(w)?; } @ all
         @ @ self.all.iter().try_fold(xs.clone(), |xs, w| xs.matmul(w)) @ all
-        all: HashMap<u8, Tensor> @ Ok(Self { all: HashMap::from([(1, READ)]) }) @ xs.matmul(&self.all[&1]) @ all
+        all: HashMap<u8, Tensor> @ Ok(Self { all: HashMap::from([(1, READ)]) })
+            @ xs.matmul(&self.all[&1]) @ all
         @ @ xs.matmul(self.all.get(&1).unwrap()) @ all
-        all: (Tensor, Tensor) @ Ok(Self { all: (READ, vb.get(n, "b")?) }) @ let (w, b) = &self.all; xs.matmul(w)?.broadcast_add(b) @ all
+        all: (Tensor, Tensor) @ Ok(Self { all: (READ, vb.get(n, "b")?) })
+            @ let (w, b) = &self.all; xs.matmul(w)?.broadcast_add(b) @ all
         @ @ Self::all(&self.all).try_fold(xs, |xs, w| xs.matmul(&w.mT()?)) @ all
         a: Var @ Ok(Self { a: Var::from_tensor(&READ)? }) @ xs.matmul(self.a.as_tensor()) @ a
         a: Tensor @ Ok(Self { a: READ }) @ xs.matmul(&self.a.t().map_err(wrap)?) @ a
         @ @ xs.matmul(&Tensor::t(&self.a)?)?.matmul(std::ops::Deref::deref(&self.a)) @ a
-        @ @ xs.matmul(&self.a.roll(1, 0)?.flip(&[0])?.pad_with_zeros(0, 1, 0)?.get_on_dim(0, i)?) @ a
+        @ @ xs.matmul(&self.a.roll(1, 0)?.flip(&[0])?.pad_with_zeros(0, 1, 0)?.get_on_dim(0, i)?)
+            @ a
         @ @ xs.matmul(&ops::turned(&self.a, 0)?) @ a
         @ @ xs.matmul(&self.half(0)?.t()?) @ a
         @ @ xs.matmul(&ops::softmax(&xs.broadcast_mul(&self.a)?)?) @ -
         @ @ xs.matmul(&self.a.dims4()?.0) @ -
-        a: Option<Tensor> @ Ok(Self { a: Some(READ) }) @ xs.matmul(self.a.as_ref().context("none")?) @ a
+        a: Option<Tensor> @ Ok(Self { a: Some(READ) })
+            @ xs.matmul(self.a.as_ref().context("none")?) @ a
         @ @ xs.matmul(&self.a.as_ref().map(|w| w.t()).transpose()?.unwrap()) @ a
         @ @ if let Some(w) = &self.a { return xs.matmul(w); } @ a
         @ @ self.a.as_ref().map_or(xs, |w| xs.broadcast_matmul(w)) @ a
@@ -159,7 +175,7 @@ fn matrices_in_other_forms_are_not_skipped() {
         @ @ let Some(w) = &self.a else { return xs }; xs.matmul(w) @ a
         @ @ match &self.a { Some(w) => xs.matmul(&w.t()?), None => Ok(xs.clone()) } @ a
     "#;
-    for [fields, constructor, body, listed] in table(cases) {
+    for [fields, constructor, body, listed] in &table(cases) {
         let constructor = constructor.replace("READ", "vb.get((n, 4), \"a\")?");
         let path = file(&folder, "a.rs", &model(fields, &constructor, body));
         let report = json(&["--write"], &path);
@@ -190,33 +206,35 @@ fn weights_of_other_loaders_and_readers_stay() {
     let cases = "
         GET @ xs.matmul(&self.w.t()?) @ layer
         GET @ xs.to_dtype(self.w.dtype())?.matmul(&self.w.t()?) @ left
-        GET @ let ys = xs.matmul(&self.w.t()?)?; ys.reshape(((), self.outputs())) } \
+        GET @ let ys = xs.matmul(&self.w.t()?)?; ys.reshape(((), self.outputs())) }
             fn outputs(&self) -> usize { self.w.dims()[0] @ left
-        GET @ xs.matmul(&self.w.t()?) } pub fn of(&self) -> DType { self.w.dtype() } } \
-            pub struct Outer { inner: Net } impl Outer { \
-            pub fn forward(&self, xs: &Tensor) -> Result<Tensor> { \
+        GET @ xs.matmul(&self.w.t()?) } pub fn of(&self) -> DType { self.w.dtype() } }
+            pub struct Outer { inner: Net } impl Outer {
+            pub fn forward(&self, xs: &Tensor) -> Result<Tensor> {
             self.inner.forward(xs)?.to_dtype(self.inner.of()) @ left
         GET @ xs.matmul(&self.w.t().unwrap()) @ left
-        GET @ xs.matmul(&self.w.t().unwrap()) } \
+        GET @ xs.matmul(&self.w.t().unwrap()) }
             pub fn project(&self, xs: &Tensor) -> Result<Tensor> { xs.matmul(&self.w.t()?) @ left
-        GET @ if !xs.device().is_cuda() { return library(&self.w, xs); } xs.matmul(&self.w.t()?) @ left
-        GET @ if xs.device().is_cuda() || xs.device().is_metal() { \
-            return xs.to_dtype(self.w.dtype()); } match xs.device() { \
-            Device::Cuda(_) | Device::Metal(_) => library(&self.w, xs), \
+        GET @ if !xs.device().is_cuda() { return library(&self.w, xs);
+            } xs.matmul(&self.w.t()?) @ left
+        GET @ if xs.device().is_cuda() || xs.device().is_metal() {
+            return xs.to_dtype(self.w.dtype()); } match xs.device() {
+            Device::Cuda(_) | Device::Metal(_) => library(&self.w, xs),
             Device::Cpu => xs.matmul(&self.w.t()?) } @ layer
         loader.tensor(NAME)? @ xs.matmul(&self.w.t()?) @ left
         crate::helpers::fetch(&vb)? @ xs.matmul(&self.w.t()?) @ absent
         load_weight(&vb, NAME)? @ xs.matmul(&self.w.t()?) @ left
-        candle::safetensors::load(NAME, &Device::Cpu)?[NAME].clone() @ xs.matmul(&self.w.t()?) @ left
+        candle::safetensors::load(NAME, &Device::Cpu)?[NAME].clone() @ xs.matmul(&self.w.t()?)
+            @ left
         frequencies(4)? @ xs.matmul(&self.w) @ stays
         Tensor::ones((1, 4), DType::F32, &Device::Cpu)? @ xs.matmul(&self.w) @ stays
     ";
     let left = "`w` of `Net` multiplies as a tensor, and is no layer";
-    for [made, body, expected] in table(cases) {
+    for [made, body, expected] in &table(cases) {
         let made = made.replace("GET", "vb.get((4, 4), NAME)?").replace("NAME", "\"w\"");
         let text = net.replace("MADE", &made).replace("BODY", body);
         let path = file(&folder, "a.rs", &text);
-        let notes = match expected {
+        let notes = match expected.as_str() {
             "left" => vec![left],
             "absent" => vec!["`crate::helpers` is not in this crate", left],
             _ => vec![],
@@ -261,28 +279,29 @@ impl Net {
 }
 ";
     let cases = "
-        f(&self, h: &Tensor) -> MyResult<Tensor> { let ys = WEIGHT; let ys = match &self.bias { \
-            None => Ok(ys), Some(bias) => ys.broadcast_add(bias), }?; Ok(ys) \
-            @ Ok(Self { inner: nn::Linear::new(w, bias) }) } \
+        f(&self, h: &Tensor) -> MyResult<Tensor> { let ys = WEIGHT; let ys = match &self.bias {
+            None => Ok(ys), Some(bias) => ys.broadcast_add(bias), }?; Ok(ys)
+            @ Ok(Self { inner: nn::Linear::new(w, bias) }) }
             pub fn f(&self, h: &Tensor) -> MyResult<Tensor> { let ys = CALL?; Ok(ys)
-        f(&self, h: &Tensor) -> MyResult<Tensor> { let ys = WEIGHT; match &self.bias { \
-            None => Ok(ys), Some(bias) => Ok(ys.broadcast_add(bias)?), } \
-            @ Ok(Self { inner: nn::Linear::new(w, None), bias }) } \
-            pub fn f(&self, h: &Tensor) -> MyResult<Tensor> { let ys = CALL?; match &self.bias { \
+        f(&self, h: &Tensor) -> MyResult<Tensor> { let ys = WEIGHT; match &self.bias {
+            None => Ok(ys), Some(bias) => Ok(ys.broadcast_add(bias)?), }
+            @ Ok(Self { inner: nn::Linear::new(w, None), bias }) }
+            pub fn f(&self, h: &Tensor) -> MyResult<Tensor> { let ys = CALL?; match &self.bias {
             None => Ok(ys), Some(bias) => Ok(ys.broadcast_add(bias)?), }
         f(&self, h: &Tensor) -> MyResult<Tensor> { Ok(WEIGHT) @ -> MyResult<Tensor> { Ok(CALL?)
-        f(&self, h: &Tensor) -> anyhow::Result<Tensor> { Ok(WEIGHT) @ -> anyhow::Result<Tensor> { Ok(CALL?)
+        f(&self, h: &Tensor) -> anyhow::Result<Tensor> { Ok(WEIGHT)
+            @ -> anyhow::Result<Tensor> { Ok(CALL?)
         f(&self, h: &Tensor) -> Result<Tensor> { Ok(WEIGHT) @ -> Result<Tensor> { CALL
-        f(&self, hs: &[Tensor]) -> Result<Vec<Tensor>> { let each = |h: &Tensor| Ok(WEIGHT); \
-            let all: MyResult<Vec<Tensor>> = hs.iter().map(each).collect(); all.map_err(wrap) \
-            @ let each = |h: &Tensor| Ok(CALL?); \
+        f(&self, hs: &[Tensor]) -> Result<Vec<Tensor>> { let each = |h: &Tensor| Ok(WEIGHT);
             let all: MyResult<Vec<Tensor>> = hs.iter().map(each).collect(); all.map_err(wrap)
-        f(&self, h: &Tensor) -> MyResult<Tensor> { Ok(WEIGHT) } \
+            @ let each = |h: &Tensor| Ok(CALL?);
+            let all: MyResult<Vec<Tensor>> = hs.iter().map(each).collect(); all.map_err(wrap)
+        f(&self, h: &Tensor) -> MyResult<Tensor> { Ok(WEIGHT) }
             pub const fn weight(&self) -> &Tensor { &self.w @ left
     ";
     let plain = text.replace("    bias: Option<Tensor>,\n", "").replace(", bias }", " }");
     let plain = plain.replace("        let bias = vb.get(size, \"bias\").ok();\n", "");
-    for [body, expected] in table(cases) {
+    for [body, expected] in &table(cases) {
         let text = if body.contains("bias") { text } else { &plain };
         let body = body.replace("WEIGHT", "h.matmul(&self.w.t()?)?");
         let expected = expected.replace("CALL", "h.apply(&self.inner)");
@@ -296,27 +315,36 @@ impl Net {
 fn products_of_layers_and_convolutions_are_listed() {
     let folder = folder();
     let cases = r#"
-        a: Linear @ candle_nn::linear(n, 4, vb)? @ xs.matmul(&self.a.weight().t()?) @ weight of `self.a`, a layer, multiplies
-        a: Vec<Linear> @ vec![candle_nn::linear(n, 4, vb)?] @ for a in &self.a { let w = a.weight(); xs.matmul(&w.i(0)?)?; } @ weight of `a`, a layer,
-        a: Tensor @ vb.get((n, 4), "a")? @ Linear::new(self.a.narrow(0, 0, 1)?, None).forward(xs) @ a layer of `a` of `Net` is made at each call
+        a: Linear @ candle_nn::linear(n, 4, vb)? @ xs.matmul(&self.a.weight().t()?)
+            @ weight of `self.a`, a layer, multiplies
+        a: Vec<Linear> @ vec![candle_nn::linear(n, 4, vb)?]
+            @ for a in &self.a { let w = a.weight(); xs.matmul(&w.i(0)?)?; }
+            @ weight of `a`, a layer,
+        a: Tensor @ vb.get((n, 4), "a")?
+            @ Linear::new(self.a.narrow(0, 0, 1)?, None).forward(xs)
+            @ a layer of `a` of `Net` is made at each call
         @ @ let l = Linear::new(self.half(1)?, None); xs.apply(&l) @ a layer of `a` of `Net`
         a: Tensor @ vb.get((4, n, 1), "a")? @ xs.conv1d(&self.a, 0, 1, 1, 1) @ `conv1d` is no layer
-        a: Tensor @ vb.get((4, MANY, k), "a")? @ xs.conv1d_with_algo(&self.a, 0, 2, 1, ONE, algo) @ `conv1d_with_algo` is no layer
-        a: Tensor @ vb.get((4, n, 3, 3), "a")? @ xs.conv2d(&self.a, 1, 2, 1, self.groups) @ `conv2d` is no layer
-        a: Tensor @ vb.get((n, 4, 8), "a")? @ xs.conv_transpose1d(&self.a, 0, 0, 4, 1, 1) @ `conv_transpose1d` is no layer
+        a: Tensor @ vb.get((4, MANY, k), "a")?
+            @ xs.conv1d_with_algo(&self.a, 0, 2, 1, ONE, algo) @ `conv1d_with_algo` is no layer
+        a: Tensor @ vb.get((4, n, 3, 3), "a")? @ xs.conv2d(&self.a, 1, 2, 1, self.groups)
+            @ `conv2d` is no layer
+        a: Tensor @ vb.get((n, 4, 8), "a")? @ xs.conv_transpose1d(&self.a, 0, 0, 4, 1, 1)
+            @ `conv_transpose1d` is no layer
         a: Tensor @ vb.get((4, n, 3), "a")? @ xs.conv1d(&self.a, 0, 1, 1, 4) @ -
         a: Tensor @ vb.get((4, ONE, 3), "a")? @ xs.conv1d(&self.a, 0, 1, 1, 1) @ -
         a: Tensor @ Tensor::ones((4, n, 3), d, c)? @ xs.conv1d(&self.a, 0, 1, 1, 1) @ -
         a: Conv1d @ Conv1d::new(vb.get((4, n, 1), "a")?, None, c) @ xs.apply(&self.a) @ -
         a: Conv1d @ candle_nn::conv1d(4, 4, ONE, c, vb)? @ xs.apply(&self.a) @ -
-        a: u8 @ 0 @ let w = vb.get((4, n), "w")?; xs.matmul(&w.t()?) @ `vb.get(..)` is read and multiplies as a tensor
+        a: u8 @ 0 @ let w = vb.get((4, n), "w")?; xs.matmul(&w.t()?)
+            @ `vb.get(..)` is read and multiplies as a tensor
         @ @ let f = move |w: &Tensor| xs.matmul(w); f(&vb.get((4, n), "w")?) @ `vb.get(..)` is read
         @ @ seq().add_fn(move |xs| xs.matmul(&vb.get(4, "w")?)).forward(xs) @ `vb.get(..)` is read
         @ @ let all = candle::safetensors::load("w", d)?; xs.matmul(&all["w"]) @ `load(..)` is read
         @ @ candle_nn::linear(4, 4, vb)?.forward(xs) @ a layer, `linear(..)`, is made at each call
     "#;
     let others = "use candle_nn::Conv1d;\nconst ONE: usize = 1;\nconst MANY: usize = 64;\n";
-    for [fields, made, body, expected] in table(cases) {
+    for [fields, made, body, expected] in &table(cases) {
         let made = format!("let a = {made}; Ok(Self {{ a }})");
         let net = format!("{others}    pub struct Net");
         let text = model(fields, &made, body).replace("    pub struct Net", &net);

@@ -25,7 +25,9 @@ fn norms_in_fields_are_folded_where_that_is_certain() {
         conv: Conv1d @ pub conv: Conv1d @ left
         struct Net @ type Other = Net; struct Net @ left
         Self { conv, bn, n } @ Self { bn, n, conv } @ folded
-        Self { conv, bn, n } @ Self { n, conv: conv1d(n, n, 3, c, vb.pp("c"))?, bn: batch_norm(n, 1e-5, vb)? } @ folded
+        Self { conv, bn, n }
+            @ Self { n, conv: conv1d(n, n, 3, c, vb.pp("c"))?, bn: batch_norm(n, 1e-5, vb)? }
+            @ folded
         xs.apply(&self.conv)? @ self.conv.forward(xs)? @ folded
         xs.apply(&self.conv)? @ let ys = xs.apply(&self.conv)?; ys @ folded
         bn: BatchNorm @ pub bn: BatchNorm @ left
@@ -35,17 +37,19 @@ fn norms_in_fields_are_folded_where_that_is_certain() {
         xs.apply( @ println!("{:?}", self.bn); xs.apply( @ left
         xs.apply( @ let Self { bn, .. } = self; xs.apply( @ left
         xs.apply( @ |other: &Self| other.bn.eps(); xs.apply( @ left
-        Self { conv, bn, n } @ if n > 4 { Self { conv, bn, n } } else { Self { n, conv, bn } } @ left
+        Self { conv, bn, n } @ if n > 4 { Self { conv, bn, n } } else { Self { n, conv, bn } }
+            @ left
         Self { conv, bn, n } @ (|| Self { conv, bn, n })() @ left
         Self { conv, bn, n } @ Self { conv: if n > 4 { conv } else { conv1d(vb)? }, bn, n } @ left
         Self { conv, bn, n } @ Self { bn: batch_norm(n, 1e-5, vb)?, conv, n } @ left
         xs.apply( @ self.bn.forward_t(&self.conv.forward(xs)?, false)?; xs.apply( @ left
         , false) @ , self.n > 0) @ stays
         xs.apply(&self.conv)? @ let ys = xs.apply(&self.conv)?; ys.relu()?; ys @ stays
-        xs.apply(&self.conv)? @ let ys = xs.apply(&self.conv)?; if self.n > 0 { return ys.apply_t(&self.bn, false) } xs @ stays
+        xs.apply(&self.conv)? @ let ys = xs.apply(&self.conv)?;
+            if self.n > 0 { return ys.apply_t(&self.bn, false) } xs @ stays
         xs.apply(&self.conv)? @ xs.apply(&self.conv)?.relu()? @ stays
     "#;
-    for [from, to, expected] in table(cases) {
+    for [from, to, expected] in &table(cases) {
         assert!(text.contains(from), "{from}");
         let path = file(&folder, "net.rs", &text.replace(from, to));
         let report = json(&["--write"], folder.path());
@@ -85,13 +89,19 @@ impl Net {
 }
 ";
     let cases = r#"
-        CN let ys = xs.apply(&conv)?; let zs = bn.forward_t(&ys, false)?.relu()?; CN zs.apply(&conv)?.apply_t(&bn, false) @ CN FOLD let ys = xs.apply(&conv)?; let zs = ys.relu()?; CN FOLD zs.apply(&conv)
-        CN FUNC xs.apply(&conv)?.apply_t(&bn, false)?.relu())) @ CN FOLD HOLD xs.apply(conv)?.relu()))
+        CN let ys = xs.apply(&conv)?; let zs = bn.forward_t(&ys, false)?.relu()?;
+            CN zs.apply(&conv)?.apply_t(&bn, false) @ CN FOLD let ys = xs.apply(&conv)?;
+            let zs = ys.relu()?; CN FOLD zs.apply(&conv)
+        CN FUNC xs.apply(&conv)?.apply_t(&bn, false)?.relu()))
+            @ CN FOLD HOLD xs.apply(conv)?.relu()))
         CN FUNC bn.forward_t(&conv.forward(&xs)?, false))) @ CN FOLD HOLD conv.forward(&xs)))
-        CN FUNC xs.apply(&conv)?.apply_t(&bn, train))) @ CN HOLD xs.apply(conv)?.apply_t(&bn, train)))
-        CN FUNC xs.apply(&conv)?.relu()?.apply_t(&bn, false))) @ CN HOLD xs.apply(conv)?.relu()?.apply_t(&bn, false)))
+        CN FUNC xs.apply(&conv)?.apply_t(&bn, train)))
+            @ CN HOLD xs.apply(conv)?.apply_t(&bn, train)))
+        CN FUNC xs.apply(&conv)?.relu()?.apply_t(&bn, false)))
+            @ CN HOLD xs.apply(conv)?.relu()?.apply_t(&bn, false)))
         CN let ys = xs.apply(&conv)?; let zs = bn.forward_t(&ys, false)?; zs + ys @ stays
-        CN let ys = xs.apply(&conv)?; if train { bn.forward_t(&ys, false) } else { Ok(xs.clone()) } @ stays
+        CN let ys = xs.apply(&conv)?;
+            if train { bn.forward_t(&ys, false) } else { Ok(xs.clone()) } @ stays
         CN xs.apply(&conv)?.apply_t(&bn, false)?.apply_t(&bn, false) @ left
         CN println!("{:?}", conv.weight()); xs.apply(&conv)?.apply_t(&bn, false) @ left
         CN xs.apply(&given)?.apply_t(&bn, false) @ left
@@ -226,12 +236,13 @@ fn norms_and_constructors_are_known_in_modules() {
     }
     let cases = r#"
         let q = vb.get(n, "q")?; Linear::new(Tensor::cat(&[&(q * 0.5)?, k], 0)?, None) @ is computed
-        let w = (vb.get((n, 4), "w")? * 2.)?; Linear::new(w, None) @ the weight of a `Linear` is computed
+        let w = (vb.get((n, 4), "w")? * 2.)?; Linear::new(w, None)
+            @ the weight of a `Linear` is computed
         Linear::new(vb.get((2 * n, 4), "w")?.t()?, None) @ -
         Linear::new(Tensor::zeros(n, d, c)?.affine(1., 2.)?, None) @ -
         vb.get((n, 4), &format!("weight_hh_l{i}"))? @ `weight_hh*` are an LSTM's or a GRU's
     "#;
-    for [constructor, expected] in table(cases) {
+    for [constructor, expected] in &table(cases) {
         let path = file(&folder, "a.rs", &model("w: u8", constructor, "xs"));
         let todo = &json(&[], &path)["files"][0]["todo"];
         let what = todo[0]["what"].as_str().unwrap_or("-");
@@ -315,34 +326,35 @@ impl Norm {
     // size, and no weight; weights of other ranks, or of any; a result that stays in f32; what is
     // computed on the way, or the rows, are read or changed.
     let cases = "
-        let dtype = xs.dtype(); let is_narrow = dtype != DType::F32; \
-            let wide = if is_narrow { xs.to_dtype(DType::F32)? } else { xs.clone() }; \
-            let centered = wide.broadcast_sub(&wide.mean_keepdim(D::Minus1)?)?; \
-            let variance = centered.sqr()?.mean_keepdim(D::Minus1)?; \
-            let factor = (variance + 1e-5)?.sqrt()?.recip()?; \
-            let normed = centered.broadcast_mul(&factor)?; \
-            let normed = if is_narrow { normed.to_dtype(dtype)? } else { normed }; \
-            normed.broadcast_mul(&self.weight.to_dtype(dtype)?) \
+        let dtype = xs.dtype(); let is_narrow = dtype != DType::F32;
+            let wide = if is_narrow { xs.to_dtype(DType::F32)? } else { xs.clone() };
+            let centered = wide.broadcast_sub(&wide.mean_keepdim(D::Minus1)?)?;
+            let variance = centered.sqr()?.mean_keepdim(D::Minus1)?;
+            let factor = (variance + 1e-5)?.sqrt()?.recip()?;
+            let normed = centered.broadcast_mul(&factor)?;
+            let normed = if is_narrow { normed.to_dtype(dtype)? } else { normed };
+            normed.broadcast_mul(&self.weight.to_dtype(dtype)?)
             @ ops::layer_norm(xs, &self.weight, None, 1e-5)
-        let ys = xs.broadcast_div(&(xs.sqr()?.mean_keepdim(D::Minus1)? + self.eps)?.sqrt()?)? \
-            .broadcast_mul(&self.weight)?; let xs = (xs + &ys)?; xs.broadcast_add(&self.bias) \
-            @ let ys = ops::rms_norm(xs, &self.weight, self.eps)?; let xs = (xs + &ys)?; \
+        let ys = xs.broadcast_div(&(xs.sqr()?.mean_keepdim(D::Minus1)? + self.eps)?.sqrt()?)?
+            .broadcast_mul(&self.weight)?; let xs = (xs + &ys)?; xs.broadcast_add(&self.bias)
+            @ let ys = ops::rms_norm(xs, &self.weight, self.eps)?; let xs = (xs + &ys)?;
             xs.broadcast_add(&self.bias)
-        let squares = xs.sqr()?.mean_keepdim(1)?; let xs = DIVIDED; xs.broadcast_mul(&self.weight) @ stays
-        let squares = (xs.sqr()?.sum_keepdim(D::Minus1)? / size as f64)?; let xs = DIVIDED; \
+        let squares = xs.sqr()?.mean_keepdim(1)?; let xs = DIVIDED;
+            xs.broadcast_mul(&self.weight) @ stays
+        let squares = (xs.sqr()?.sum_keepdim(D::Minus1)? / size as f64)?; let xs = DIVIDED;
             xs.broadcast_mul(&self.weight) @ stays
         SQUARES DIVIDED.exp() @ stays
         SQUARES let xs = DIVIDED; xs.broadcast_mul(residual) @ stays
         SQUARES let xs = DIVIDED; xs.broadcast_mul(&self.planes) @ stays
         SQUARES let xs = DIVIDED; xs.broadcast_mul(&self.given) @ stays
-        let xs = xs.to_dtype(DType::F32)?; SQUARES let xs = DIVIDED; \
+        let xs = xs.to_dtype(DType::F32)?; SQUARES let xs = DIVIDED;
             xs.broadcast_mul(&self.weight) @ stays
-        SQUARES let ys = xs.broadcast_div(&(&squares + self.eps)?.sqrt()?)?; \
+        SQUARES let ys = xs.broadcast_div(&(&squares + self.eps)?.sqrt()?)?;
             ys.broadcast_mul(&self.weight)? + squares @ stays
-        let mut xs = xs.clone(); SQUARES xs = (xs + residual)?; let xs = DIVIDED; \
+        let mut xs = xs.clone(); SQUARES xs = (xs + residual)?; let xs = DIVIDED;
             xs.broadcast_mul(&self.weight) @ stays
     ";
-    for [body, expected] in table(cases) {
+    for [body, expected] in &table(cases) {
         check("&Tensor", body, expected);
     }
 }
