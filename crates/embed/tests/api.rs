@@ -1,32 +1,19 @@
 //! The public API of the crate: vectors, prompts, cuts, progress, order, classes, and mistakes.
 
 use std::fs;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::{Arc, Mutex};
 
 use anyhow::{Context, Result};
 use candle_dynquant_support::rows;
-use dynquant_embed::{Classifier, Embedder, Int8Vector, Options, Preset, Reranker};
+use dynquant_embed::{Classifier, Embedder, Int8Vector, Options, Reranker};
+use tempfile::TempDir;
 
-use crate::common::{fault, folder};
+use crate::common::{copied, edited, float, folder, refused};
 
 mod common;
 
 const TEXTS: [&str; 5] = ["a river", "the old city of snow and trees", "bread", "", "west to east"];
-
-fn assets(name: &str) -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).join("../../assets").join(name)
-}
-
-/// A copy of a fixture, in a folder for the test.
-fn copy(name: &str, to: &str) -> Result<PathBuf> {
-    let dir = Path::new(env!("CARGO_TARGET_TMPDIR")).join(to);
-    if dir.exists() {
-        fs::remove_dir_all(&dir)?;
-    }
-    common::copy(name, &dir)?;
-    Ok(dir)
-}
 
 fn length(vector: &[f32]) -> f32 {
     vector.iter().map(|x| x * x).sum::<f32>().sqrt()
@@ -52,8 +39,7 @@ fn vectors_are_normalized_where_the_folder_says_so_and_after_a_cut() -> Result<(
         assert!(expected.zip(&cut).all(|(a, b)| (a - b).abs() < 1e-6));
         assert_eq!(cut.len(), 12);
     }
-    let error = cut.cut_to(33).err().context("an error")?.to_string();
-    assert_eq!(error, "dimensions: expected 1 to 32, got 33");
+    refused(cut.cut_to(33), "dimensions: expected 1 to 32, got 33");
     Ok(())
 }
 
@@ -68,16 +54,15 @@ fn prompts_stand_before_texts() -> Result<()> {
     assert_eq!(embedder.embed_documents(&TEXTS)?, behind("passage of a ")?);
     assert_eq!(embedder.embed_as("query", &TEXTS)?, behind("query the ")?);
     let (green, plain) = (behind("green ")?, behind("")?);
-    let error = embedder.embed_as("title", &TEXTS).err().context("an error")?;
     let expected = "prompt: expected one of \"document\", \"query\", got \"title\"";
-    assert_eq!(error.to_string(), expected);
+    refused(embedder.embed_as("title", &TEXTS), expected);
 
     let other = embedder.with_prompt("title", "green ");
     assert_eq!(other.embed_as("title", &TEXTS)?, green);
     assert_eq!(other.embed(&TEXTS)?, plain);
 
-    let dir = copy("bert", "default-prompt")?;
-    let path = dir.join("config_sentence_transformers.json");
+    let dir = copied(&folder("bert"))?;
+    let path = dir.path().join("config_sentence_transformers.json");
     let write = |name: &str| {
         let prompts = format!(
             "{{\"default_prompt_name\": \"{name}\", \"prompts\": {{\"all\": \"green \"}}}}"
@@ -89,8 +74,8 @@ fn prompts_stand_before_texts() -> Result<()> {
     assert_eq!(default.embed(&TEXTS)?, green);
     assert_eq!(default.embed_queries(&TEXTS)?, green);
     write("some")?;
-    let error = format!("{:#}", Embedder::open(&dir).err().context("an error")?);
-    assert!(error.contains("\"default_prompt_name\": expected one of \"all\", got \"some\""));
+    let expected = "\"default_prompt_name\": expected one of \"all\", got \"some\"";
+    refused(Embedder::open(&dir), expected);
     Ok(())
 }
 
@@ -121,25 +106,21 @@ fn mistakes_of_options_are_named() -> Result<()> {
         (Options::new().max_tokens(2), "expected a limit of 4 or more, got 2"),
     ];
     for (options, expected) in faults {
-        let error = Embedder::open_with(folder("bert"), options).err();
-        let error = format!("{:#}", error.context("an error")?);
-        assert!(error.contains(expected), "{error}");
+        refused(Embedder::open_with(folder("bert"), options), expected);
     }
-    let error = Reranker::open(folder("classes-gte")).err().context("an error")?;
-    assert!(error.to_string().contains("expected a reranker, whose head has 1 class, got 3"));
-    let error = Reranker::open(folder("bert")).err().context("an error")?;
-    assert!(error.to_string().contains("got 0"), "{error}");
-    let dir = copy("bert", "integers")?;
-    let path = dir.join("model.safetensors");
+    let expected = "expected a reranker, whose head has 1 class, got 3";
+    refused(Reranker::open(folder("classes-gte")), expected);
+    refused(Reranker::open(folder("bert")), "got 0");
+    let dir = copied(&folder("bert"))?;
+    let path = dir.path().join("model.safetensors");
     let bytes = fs::read(&path)?;
     let length = u64::from_le_bytes(bytes[..8].try_into()?) as usize;
     let (header, values) = bytes[8..].split_at(length);
     let header = String::from_utf8(header.to_vec())?.replace("\"F16\"", "\"I16\"");
     fs::write(&path, [&bytes[..8], header.as_bytes(), values].concat())?;
-    let error = Embedder::open(&dir).err().context("an error")?;
-    assert!(error.to_string().contains("expected floats, got I16"), "{error}");
-    let error = Classifier::open(folder("bert")).err().context("an error")?;
-    assert!(error.to_string().contains("expected a classifier, got a model without a head"));
+    refused(Embedder::open(&dir), "expected floats, got I16");
+    let expected = "expected a classifier, got a model without a head";
+    refused(Classifier::open(folder("bert")), expected);
     Ok(())
 }
 
@@ -188,40 +169,35 @@ tokenizer_config.json of bert | "unk_token" | "truncation_side": "left", "unk_to
 "#;
     for [place, from, to, expected] in rows(table) {
         let (file, name) = place.split_once(" of ").unwrap_or(("config.json", place));
-        let dir = copy(name, "refused")?;
-        let path = dir.join(file);
-        let config = fs::read_to_string(&path)?;
-        assert!(config.contains(from), "{name}: {from}");
-        fs::write(&path, config.replace(from, to))?;
-        let error = Embedder::open(&dir).err().with_context(|| format!("{name}: {to}"))?;
-        let error = format!("{error:#}");
-        assert!(error.contains(expected) && error.contains("refused"), "{name}, {to}: {error}");
+        let dir = edited_everywhere(name, file, [from, to])?;
+        let error = refused(Embedder::open(&dir), expected);
+        assert!(error.contains(&dir.path().display().to_string()), "{to}: {error}");
     }
     Ok(())
 }
 
-/// A copy of the reranker that writes texts, with a file changed.
-fn changed_reranker(file: &str, from: &str, to: &str) -> Result<PathBuf> {
-    let dir = copy("reranker-qwen3", "changed-reranker")?;
-    let path = dir.join(file);
+/// A copy of a fixture with another text wherever a file has one.
+fn edited_everywhere(name: &str, file: &str, [from, to]: [&str; 2]) -> Result<TempDir> {
+    let dir = copied(&folder(name))?;
+    let path = dir.path().join(file);
     let text = fs::read_to_string(&path)?;
-    anyhow::ensure!(text.contains(from), "{file}: {from}");
+    anyhow::ensure!(text.contains(from), "{name}, {file}: {from}");
     fs::write(&path, text.replace(from, to))?;
     Ok(dir)
 }
 
 #[test]
 fn a_score_may_be_the_logit_of_one_token() -> Result<()> {
-    let dir = changed_reranker("1_LogitScore/config.json", "75", "null")?;
-    let path = dir.join("config_sentence_transformers.json");
+    let dir = edited("reranker-qwen3", "1_LogitScore/config.json", ["75", "null"])?;
+    let path = dir.path().join("config_sentence_transformers.json");
     let settings = r#"{"activation_fn": "torch.nn.modules.linear.Identity"}"#;
     fs::write(path, settings)?;
-    let expected = fs::read_to_string(dir.join("expected.json"))?;
+    let expected = fs::read_to_string(dir.path().join("expected.json"))?;
     let expected: serde_json::Value = serde_json::from_str(&expected)?;
     let texts: Vec<String> = serde_json::from_value(expected["texts"].clone())?;
     let logits: Vec<f32> = serde_json::from_value(expected["true_logits"].clone())?;
     let query = expected["query"].as_str().context("a query")?;
-    let reranker = Reranker::open_with(&dir, Options::new().preset(Preset::NONE))?;
+    let reranker = Reranker::open_with(&dir, float())?;
     for (score, logit) in reranker.scores(query, &texts)?.into_iter().zip(logits) {
         assert!((score - logit).abs() < 3e-4, "{score} {logit}");
     }
@@ -240,16 +216,15 @@ fn a_long_query_has_the_scores_of_its_beginning() -> Result<()> {
 
 #[test]
 fn weights_that_are_no_numbers_name_their_folder() -> Result<()> {
-    let dir = copy("reranker-modules", "not-finite")?;
-    let path = dir.join("2_Dense/model.safetensors");
+    let dir = copied(&folder("reranker-modules"))?;
+    let path = dir.path().join("2_Dense/model.safetensors");
     let mut weights = fs::read(&path)?;
     // A NaN in float16.
     let end = weights.len() - 2;
     weights.splice(end.., [0, 0x7e]);
     fs::write(path, weights)?;
-    let error = fault(Reranker::open(&dir));
-    let expected = "not-finite: the model: expected finite answers, got NaN";
-    assert!(error.contains(expected), "{error}");
+    let expected = "the model: expected finite answers, got NaN";
+    refused(Reranker::open(&dir), &format!("{}: {expected}", dir.path().display()));
     Ok(())
 }
 
@@ -267,26 +242,21 @@ sentence_bert_config.json | flat | structured | got "structured"
 sentence_bert_config.json | add_generation_prompt | tools | chat_template.tools": expected no such key
 "#;
     for [file, from, to, expected] in rows(table) {
-        let dir = changed_reranker(file, from, to)?;
-        let error = Reranker::open(&dir).err().with_context(|| to.to_owned())?;
-        let error = format!("{error:#}");
-        assert!(
-            error.contains(expected) && error.contains("changed-reranker"),
-            "{file}, {to}: {error}"
-        );
+        let dir = edited_everywhere("reranker-qwen3", file, [from, to])?;
+        let error = refused(Reranker::open(&dir), expected);
+        assert!(error.contains(&dir.path().display().to_string()), "{to}: {error}");
     }
-    let dir = copy("reranker-qwen3", "changed-reranker")?;
-    fs::remove_file(dir.join("chat_template.jinja"))?;
-    let error = Reranker::open(&dir).err().context("an error")?.to_string();
-    assert!(error.contains("expected chat_template.jinja"), "{error}");
+    let dir = copied(&folder("reranker-qwen3"))?;
+    fs::remove_file(dir.path().join("chat_template.jinja"))?;
+    refused(Reranker::open(&dir), "expected chat_template.jinja");
 
     // A template that refuses the messages fails the call.
     let refuses = "{{ raise_exception('no documents') if messages[-1].content == 'bread' }}";
-    let dir = changed_reranker("chat_template.jinja", "{{-", &format!("{refuses}{{{{-"))?;
+    let begin = format!("{refuses}{{{{-");
+    let dir = edited_everywhere("reranker-qwen3", "chat_template.jinja", ["{{-", &begin])?;
     let reranker = Reranker::open(&dir)?;
     assert_eq!(reranker.scores("bread", &["a river"])?.len(), 1);
-    let error = reranker.scores("a city", &["bread"]).err().context("an error")?;
-    assert!(format!("{error:#}").contains("no documents"), "{error:#}");
+    refused(reranker.scores("a city", &["bread"]), "no documents");
     Ok(())
 }
 
@@ -308,14 +278,14 @@ fn codes_of_8_bits_stand_for_the_vector() -> Result<()> {
 
 #[test]
 fn classes_have_probabilities() -> Result<()> {
-    let options = Options::new().preset(Preset::NONE);
-    let classifier = Classifier::open_with(folder("classes-roberta"), options)?;
+    let classifier = Classifier::open_with(folder("classes-roberta"), float())?;
     for classes in classifier.classify(&TEXTS)? {
         let sum: f32 = classes.iter().map(|(_, probability)| probability).sum();
         assert!((sum - 1.).abs() < 1e-6);
         assert!(classes.is_sorted_by(|a, b| a.1 >= b.1));
     }
-    let sections = Classifier::open(assets("bert"))?;
+    let bert = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../assets/bert");
+    let sections = Classifier::open(bert)?;
     let classes = sections.classify(&["Terminal text editor"])?;
     assert_eq!(classes[0].len(), 35);
     assert_eq!(classes[0][0].0, "editors");

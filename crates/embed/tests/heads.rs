@@ -9,7 +9,7 @@ use dynquant_embed::{
 };
 use serde::Deserialize;
 
-use crate::common::{check, edited, fault, float, folder, quantized, read};
+use crate::common::{check, edited, float, folder, quantized, read, refused};
 
 mod common;
 
@@ -42,18 +42,17 @@ fn weights_of_tokens_are_those_of_bge_m3() -> Result<()> {
     let last = bytes.len() - 2;
     bytes[last..].copy_from_slice(&[0, 0x7e]);
     fs::write(out.join(head), bytes)?;
-    assert!(fault(SparseEmbedder::open(&out)).contains("expected finite answers, got NaN"));
+    refused(SparseEmbedder::open(&out), "expected finite answers, got NaN");
     for (from, to, expected) in [
         ("\"bias\"", "\"basi\"", "cannot find tensor bias"),
         ("[1,32]", "[32,1]", "expected a product"),
     ] {
         let dir = edited(name, head, [from, to])?;
-        let error = fault(SparseEmbedder::open(dir.path()));
-        assert!(error.contains(expected) && error.contains(head), "{error}");
+        assert!(refused(SparseEmbedder::open(dir.path()), expected).contains(head));
         Embedder::open(dir.path())?;
         fs::rename(dir.path().join(head), dir.path().join("sparse_linear.pt"))?;
-        let error = fault(SparseEmbedder::open(dir.path()));
-        assert!(error.contains("sparse_linear.pt: expected a state dict of PyTorch"));
+        let expected = "sparse_linear.pt: expected a state dict of PyTorch";
+        refused(SparseEmbedder::open(dir.path()), expected);
     }
     Ok(())
 }
@@ -121,11 +120,7 @@ fn bits_of_classes_do_not_depend_on_the_batch() -> Result<()> {
         let alone = TokenClassifier::open_with(folder(name), Options::new().batch_size(1))?;
         assert_eq!(alone.classify(&texts)?, together, "{name}");
         let (_dir, out) = quantized(name)?;
-        assert_eq!(
-            TokenClassifier::open(&out)?.classify(&texts)?,
-            together,
-            "{name}"
-        );
+        assert_eq!(TokenClassifier::open(&out)?.classify(&texts)?, together, "{name}");
     }
     for (name, file, from, to, expected) in [
         ("tokens-bert", "config.json", "\"3\": \"LOC\"", "\"4\": \"LOC\"", "id2label"),
@@ -134,8 +129,7 @@ fn bits_of_classes_do_not_depend_on_the_batch() -> Result<()> {
         ("bert", "config.json", "BertModel", "BertModel", "ForTokenClassification, got another"),
     ] {
         let dir = edited(name, file, [from, to])?;
-        let error = fault(TokenClassifier::open(dir.path()));
-        assert!(error.contains(expected), "{name}, {to}: {error}");
+        refused(TokenClassifier::open(dir.path()), expected);
     }
     Ok(())
 }

@@ -6,9 +6,14 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, ensure};
 use candle_core::{DType, Device, Tensor, safetensors};
-use candle_dynquant::checkpoint::{Plan, quantize};
-use candle_dynquant::{Checkpoint, QConfigSpec};
+use candle_dynquant::QConfigSpec;
+use candle_dynquant_support::rows;
 use dynquant_embed::{Embedder, ImageEmbedder, Options, Picture, Preset, normalized};
+use tempfile::TempDir;
+
+use crate::common::{check_int8, edited_at, quantized_by, refused};
+
+mod common;
 
 const MODELS: [&str; 7] =
     ["clip", "clip-old", "clip-vision", "siglip", "siglip-vision", "dinov2", "dinov2-registers"];
@@ -40,36 +45,14 @@ fn is_jpeg(path: &Path) -> bool {
     path.extension().is_some_and(|it| it == "jpg")
 }
 
-/// The folder of a model for a test, quantized before it is opened.
-fn quantized(name: &str, test: &str) -> Result<PathBuf> {
-    let out = empty(&format!("images-quantized-{name}-{test}"))?;
-    let source = Checkpoint::open(assets().join(name))?;
-    let plan = Plan::new(&source, &QConfigSpec::int8(), &[], &[])?;
-    quantize(&source, &plan, &out, |_| ())?;
-    Ok(out)
-}
-
-/// A path without a file, for a test of its own.
-fn empty(name: &str) -> Result<PathBuf> {
-    let out = Path::new(env!("CARGO_TARGET_TMPDIR")).join(name);
-    if out.exists() {
-        fs::remove_dir_all(&out)?;
-    }
-    Ok(out)
+/// A folder of a model, quantized before it is opened.
+fn quantized(name: &str) -> Result<(TempDir, PathBuf)> {
+    quantized_by(&assets().join(name), &QConfigSpec::int8())
 }
 
 fn embed(embedder: &ImageEmbedder, paths: &[PathBuf]) -> Result<Vec<Vec<f32>>> {
     let pictures: Vec<Picture<'_>> = paths.iter().map(|path| Picture::Path(path)).collect();
     embedder.embed(&pictures)
-}
-
-fn sqnr_db(expected: &[Vec<f32>], got: &[Vec<f32>]) -> f64 {
-    let (mut signal, mut noise) = (0., 0.);
-    for (a, b) in expected.iter().flatten().zip(got.iter().flatten()) {
-        signal += f64::from(a * a);
-        noise += f64::from((a - b) * (a - b));
-    }
-    10. * (signal / noise).log10()
 }
 
 /// Pictures without loss have the values of torchvision; those of a JPEG depend on its decoder.
@@ -127,8 +110,7 @@ fn vectors_equal_those_of_transformers() -> Result<()> {
 fn vectors_in_int8_are_near() -> Result<()> {
     for name in MODELS {
         let int8 = embed(&open(name, None)?, &pictures()?)?;
-        let db = sqnr_db(&expected(name, "vectors")?.to_vec2()?, &int8);
-        ensure!(db > 25., "{name}: {db:.1} dB");
+        check_int8(name, &expected(name, "vectors")?.to_vec2()?, &int8)?;
     }
     Ok(())
 }
@@ -146,7 +128,8 @@ fn bits_do_not_depend_on_the_batch_nor_on_when_weights_were_quantized() -> Resul
                 assert_eq!(embed(&other, &paths)?, together, "{name}, batches of {size}");
             }
         }
-        let quantized = ImageEmbedder::open(quantized(name, "bits")?)?;
+        let (_dir, out) = quantized(name)?;
+        let quantized = ImageEmbedder::open(out)?;
         assert_eq!(quantized.dtype(), "quantized", "{name}");
         let together = embed(&open(name, None)?, &paths)?;
         assert_eq!(embed(&quantized, &paths)?, together, "{name}, quantized before");
@@ -154,11 +137,11 @@ fn bits_do_not_depend_on_the_batch_nor_on_when_weights_were_quantized() -> Resul
     Ok(())
 }
 
-/// The message of what a picture is refused for.
-fn refused(embedder: &ImageEmbedder, picture: Picture<'_>) -> Result<String> {
+/// Checks that a picture behind another is refused with a text.
+#[track_caller]
+fn refuses(embedder: &ImageEmbedder, picture: Picture<'_>, expected: &str) {
     let ok = Picture::Rgb { pixels: &[7; 12], width: 2, height: 2 };
-    let error = embedder.embed(&[ok, picture]).err();
-    Ok(format!("{:#}", error.context("expected a refusal")?))
+    refused(embedder.embed(&[ok, picture]), expected);
 }
 
 #[test]
@@ -182,9 +165,7 @@ fn hostile_pictures_are_refused() -> Result<()> {
     huge[29..33].copy_from_slice(&crc);
     cases.push((huge, "pixels, got 65536 x 65536"));
     for (bytes, expected) in cases {
-        let message = refused(&embedder, Picture::Bytes(&bytes));
-        let message = message.with_context(|| format!("{} bytes: {expected}", bytes.len()))?;
-        ensure!(message.contains(expected), "{message}");
+        refuses(&embedder, Picture::Bytes(&bytes), expected);
     }
     let rgb = |pixels, width, height| Picture::Rgb { pixels, width, height };
     let long = vec![0; 3 * 4_000_000];
@@ -198,8 +179,7 @@ fn hostile_pictures_are_refused() -> Result<()> {
         ),
         (Picture::Path(Path::new("/no/such.png")), "/no/such.png: expected a readable file"),
     ] {
-        let message = refused(&embedder, picture)?;
-        ensure!(message.contains(expected), "{message}");
+        refuses(&embedder, picture, expected);
     }
     Ok(())
 }
@@ -233,24 +213,9 @@ dinov2 | config.json | "num_hidden_layers": 2 | "num_hidden_layers": 1 | tensor 
 
 #[test]
 fn mistakes_in_files_are_named() -> Result<()> {
-    for line in MISTAKES.trim().lines() {
-        let [folder, file, from, to, expected] = line.split(" | ").collect::<Vec<_>>()[..] else {
-            anyhow::bail!("{line}");
-        };
-        let out = empty("images-mistakes")?;
-        fs::create_dir(&out)?;
-        for entry in fs::read_dir(assets().join(folder))? {
-            let entry = entry?;
-            if entry.file_name() != "expected.safetensors" {
-                fs::copy(entry.path(), out.join(entry.file_name()))?;
-            }
-        }
-        let text = fs::read_to_string(out.join(file))?;
-        ensure!(text.contains(from), "{line}: {text}");
-        fs::write(out.join(file), text.replacen(from, to, 1))?;
-        let error = ImageEmbedder::open(&out).err();
-        let message = format!("{:#}", error.with_context(|| line.to_owned())?);
-        ensure!(message.contains(expected), "{line}: {message}");
+    for [name, file, from, to, expected] in rows(MISTAKES) {
+        let dir = edited_at(&assets().join(name), file, [from, to])?;
+        refused(ImageEmbedder::open(&dir), expected);
     }
     Ok(())
 }
@@ -258,14 +223,14 @@ fn mistakes_in_files_are_named() -> Result<()> {
 /// The form of `clip-ViT-B-32`, and the file in which newer releases nest the processor.
 #[test]
 fn folders_of_sentence_transformers_and_of_processors() -> Result<()> {
-    let out = empty("images-modules")?;
-    let below = out.join("0_CLIPModel");
+    let out = tempfile::tempdir()?;
+    let below = out.path().join("0_CLIPModel");
     fs::create_dir_all(&below)?;
     for name in ["config.json", "model.safetensors"] {
         fs::copy(assets().join("clip").join(name), below.join(name))?;
     }
     let modules = r#"[{"idx": 0, "name": "0", "path": "0_CLIPModel", "type": "sentence_transformers.models.CLIPModel"}]"#;
-    fs::write(out.join("modules.json"), modules)?;
+    fs::write(out.path().join("modules.json"), modules)?;
     let processor = fs::read_to_string(assets().join("clip/preprocessor_config.json"))?;
     // As older releases wrote sizes and the class.
     let processor = processor.replace(r#"{"height": 24, "width": 24}"#, "24");
@@ -333,16 +298,12 @@ fn texts_of_towers_in_int8() -> Result<()> {
         let embedder = Embedder::open(assets().join(name))?;
         assert!(!embedder.encoder().model.is_one_by_one(), "{name}");
         let together = embedder.embed(&texts)?;
-        let db = sqnr_db(&expected(name, "texts")?.to_vec2()?, &together);
-        ensure!(db > 25., "{name}: {db:.1} dB");
+        check_int8(name, &expected(name, "texts")?.to_vec2()?, &together)?;
         let options = Options::new().batch_size(1);
         let alone = Embedder::open_with(assets().join(name), options)?.embed(&texts)?;
         assert_eq!(alone, together, "{name}");
-        assert_eq!(
-            Embedder::open(quantized(name, "texts")?)?.embed(&texts)?,
-            together,
-            "{name}, quantized before"
-        );
+        let (_dir, out) = quantized(name)?;
+        assert_eq!(Embedder::open(out)?.embed(&texts)?, together, "{name}, quantized before");
         Embedder::open_with(assets().join(name), Options::new().equalize(&texts))?;
     }
     Ok(())
