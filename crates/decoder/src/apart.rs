@@ -18,7 +18,6 @@ use crate::template::{LocalTemplate, Message, Variables};
 const MARK: &str = "DYNQUANT_CHAT_TEMPLATE";
 /// The longest time of a rendering.
 const LIMIT: Duration = Duration::from_secs(10);
-/// The most memory that the process may take.
 const MAX_MEMORY: u64 = 2 << 30;
 
 static PROGRAM: OnceLock<PathBuf> = OnceLock::new();
@@ -149,7 +148,6 @@ impl Process {
         Ok(Self { child, replies })
     }
 
-    /// The process, if it has not ended.
     fn running(mut self) -> Option<Self> {
         matches!(self.child.try_wait(), Ok(None)).then_some(self)
     }

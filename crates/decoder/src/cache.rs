@@ -40,7 +40,6 @@ impl Cache {
     }
 }
 
-/// The state of a layer.
 #[derive(Clone)]
 pub enum LayerCache {
     Attention(KvCache),

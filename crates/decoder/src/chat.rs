@@ -65,7 +65,6 @@ impl ToolFormat {
     }
 }
 
-/// The place where a template is rendered.
 enum Place {
     Here(Box<LocalTemplate>),
     Apart(Apart),

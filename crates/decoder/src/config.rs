@@ -1,5 +1,6 @@
 //! `config.json` of a decoder: the sizes and options in which the models of this family differ.
 
+use std::fmt::Display;
 use std::path::Path;
 
 use anyhow::{Context, Result, bail, ensure};
@@ -41,12 +42,12 @@ pub struct Config {
     /// Whether the file is GGUF: a product has a bias if the file has one, and all families have the
     /// same names.
     #[serde(default)]
-    is_gguf: bool,
+    pub(crate) is_gguf: bool,
     /// The scaling factors of wavelengths in GGUF, `[head_dim / 2]`.
     rope_factors: Option<Vec<f64>>,
-    tie_word_embeddings: Option<bool>,
+    pub(crate) tie_word_embeddings: Option<bool>,
     #[serde(default)]
-    attention_bias: bool,
+    pub(crate) attention_bias: bool,
     /// Whether the products of an MLP have biases.
     #[serde(default)]
     pub mlp_bias: bool,
@@ -82,12 +83,12 @@ pub struct Config {
     // Keys of Granite.
     embedding_multiplier: Option<f64>,
     attention_multiplier: Option<f64>,
-    residual_multiplier: Option<f64>,
-    logits_scaling: Option<f64>,
+    pub(crate) residual_multiplier: Option<f64>,
+    pub(crate) logits_scaling: Option<f64>,
     shared_intermediate_size: Option<usize>,
     position_embedding_type: Option<String>,
     // Keys of LFM2; the first two are older names.
-    tie_embedding: Option<bool>,
+    pub(crate) tie_embedding: Option<bool>,
     block_ff_dim: Option<usize>,
     block_auto_adjust_ff_dim: Option<bool>,
     block_ffn_dim_multiplier: Option<f64>,
@@ -96,7 +97,7 @@ pub struct Config {
     #[serde(rename = "conv_L_cache")]
     conv_l_cache: Option<usize>,
     #[serde(default)]
-    conv_bias: bool,
+    pub(crate) conv_bias: bool,
     // Keys of mixtures of experts; newer versions of transformers write the second for the first.
     num_experts: Option<usize>,
     num_local_experts: Option<usize>,
@@ -129,7 +130,6 @@ impl Tokens {
     }
 }
 
-/// The type of layers with a convolution.
 const CONVOLUTION: &str = "conv";
 const EXPECTED: &str = "a decoder's configuration";
 
@@ -139,6 +139,18 @@ fn default_eps() -> f64 {
 
 fn default_scale() -> f64 {
     1.
+}
+
+/// Checks a key of the file `name`.
+fn expect(
+    name: &str,
+    key: &str,
+    is_fine: bool,
+    expected: impl Display,
+    got: impl Display,
+) -> Result<()> {
+    ensure!(is_fine, "{name}: key {key:?}: expected {expected}, got {got}");
+    Ok(())
 }
 
 impl Config {
@@ -179,7 +191,7 @@ impl Config {
 
     fn check(&self, name: &str) -> Result<()> {
         const MAX: usize = 1 << 24;
-        let positive = [
+        for (key, size) in [
             ("vocab_size", self.vocab_size),
             ("hidden_size", self.hidden_size),
             ("intermediate_size", self.intermediate_size()),
@@ -192,47 +204,38 @@ impl Config {
             ("decoder_sparse_step", self.decoder_sparse_step.unwrap_or(1)),
             ("conv_L_cache", self.kernel_size()),
             ("block_multiple_of", self.block_multiple_of.unwrap_or(1)),
-        ];
-        for (key, size) in positive {
-            ensure!(
-                (1..=MAX).contains(&size),
-                "{name}: key {key:?}: expected 1 to {MAX}, got {size}"
-            );
+        ] {
+            expect(name, key, (1..=MAX).contains(&size), format!("1 to {MAX}"), size)?;
         }
         let (heads, kv, head) = (self.num_attention_heads, self.kv_heads(), self.head_dim());
-        ensure!(
-            heads.is_multiple_of(kv),
-            "{name}: key \"num_key_value_heads\": expected a divisor of num_attention_heads {heads}, got {kv}"
-        );
-        let rotary = self.rotary_dim()?;
-        for (key, size) in [("head_dim", head), ("partial_rotary_factor", rotary)] {
-            ensure!(
-                (2..=MAX.min(head)).contains(&size) && size.is_multiple_of(2),
-                "{name}: key {key:?}: expected an even number of features of a head, got {size}"
-            );
+        let expected = format!("a divisor of num_attention_heads {heads}");
+        expect(name, "num_key_value_heads", heads.is_multiple_of(kv), expected, kv)?;
+        for (key, size) in [("head_dim", head), ("partial_rotary_factor", self.rotary_dim()?)] {
+            let is_fine = (2..=MAX.min(head)).contains(&size) && size.is_multiple_of(2);
+            expect(name, key, is_fine, "an even number of features of a head", size)?;
         }
         self.check_layers(name)?;
         self.check_experts(name)?;
         self.check_factors(name)?;
-        self.check_activation(name)?;
-        ensure!(
-            self.sliding_window_pattern != Some(0),
-            "{name}: key \"sliding_window_pattern\": expected a number above 0, got 0"
-        );
+        let (key, act, known) = match self.model_type {
+            Family::Gemma3 => ("hidden_activation", &self.hidden_activation, "gelu_pytorch_tanh"),
+            _ => ("hidden_act", &self.hidden_act, "silu"),
+        };
+        let act = act.as_deref().unwrap_or(known);
+        expect(name, key, act == known, format!("{known:?}"), format!("{act:?}"))?;
+        let pattern = self.sliding_window_pattern;
+        expect(name, "sliding_window_pattern", pattern != Some(0), "a number above 0", 0)?;
         let is_local = matches!(self.model_type, Family::Mistral | Family::Mixtral | Family::Phi3);
         let is_whole = is_local && self.sliding_window.is_none();
-        for layer in 0..self.num_hidden_layers {
-            ensure!(
-                !self.is_local(layer) || is_whole || self.window(layer).is_some(),
-                "{name}: key \"sliding_window\": expected a size from 1 on for layer {layer}, got {:?}",
-                self.sliding_window,
-            );
+        let mut layers = 0..self.num_hidden_layers;
+        let lacks = |layer| self.is_local(layer) && !is_whole && self.window(layer).is_none();
+        if let Some(layer) = layers.find(|layer| lacks(*layer)) {
+            let expected = format!("a size from 1 on for layer {layer}");
+            expect(name, "sliding_window", false, expected, format!("{:?}", self.sliding_window))?;
         }
-        ensure!(!self.mlp_bias, "{name}: key \"mlp_bias\": expected false, got true");
-        ensure!(
-            self.final_logit_softcapping.is_none(),
-            "{name}: key \"final_logit_softcapping\": expected null, got a number"
-        );
+        expect(name, "mlp_bias", !self.mlp_bias, false, true)?;
+        let is_capped = self.final_logit_softcapping.is_some();
+        expect(name, "final_logit_softcapping", !is_capped, "null", "a number")?;
         // At most two kinds of layers: with a window, and without.
         let is_local = |layer: usize| self.is_local(layer);
         let other = (1..self.num_hidden_layers).find(|layer| is_local(*layer) != is_local(0));
@@ -243,94 +246,56 @@ impl Config {
         Ok(())
     }
 
-    fn check_activation(&self, name: &str) -> Result<()> {
-        let (key, act, known) = match self.model_type {
-            Family::Gemma3 => ("hidden_activation", &self.hidden_activation, "gelu_pytorch_tanh"),
-            _ => ("hidden_act", &self.hidden_act, "silu"),
-        };
-        ensure!(
-            act.as_deref().is_none_or(|act| act == known),
-            "{name}: key {key:?}: expected {known:?}, got {:?}",
-            act.as_deref().unwrap_or_default()
-        );
-        Ok(())
-    }
-
     fn check_layers(&self, name: &str) -> Result<()> {
+        let (key, count) = ("layer_types", self.num_hidden_layers);
         if let Some(kinds) = &self.layer_types {
             let all = ["full_attention", "attention", "sliding_attention"];
             let convolves = |kind: &str| self.model_type == Family::Lfm2 && kind == CONVOLUTION;
-            let is_known = |kind: &&String| all.contains(&&***kind) || convolves(kind);
-            let known = kinds.iter().filter(is_known).count();
-            ensure!(
-                kinds.len() == self.num_hidden_layers && known == kinds.len(),
-                "{name}: key \"layer_types\": expected {} of full_attention and sliding_attention, got {kinds:?}",
-                self.num_hidden_layers,
-            );
+            let is_known = |kind: &String| all.contains(&&**kind) || convolves(kind);
+            let is_fine = kinds.len() == count && kinds.iter().all(is_known);
+            let expected = format!("{count} of full_attention and sliding_attention");
+            expect(name, key, is_fine, expected, format!("{kinds:?}"))?;
         }
-        ensure!(
-            self.model_type != Family::GraniteMoeHybrid || self.layer_types.is_some(),
-            "{name}: key \"layer_types\": expected {} of full_attention, got none, which are Mamba's",
-            self.num_hidden_layers,
-        );
+        let is_stated = self.model_type != Family::GraniteMoeHybrid || self.layer_types.is_some();
+        let expected = format!("{count} of full_attention");
+        expect(name, key, is_stated, expected, "none, which are Mamba's")?;
         if let Some(layers) = &self.no_rope_layers {
             let got = layers.len();
-            ensure!(
-                got == self.num_hidden_layers,
-                "{name}: key \"no_rope_layers\": expected {} numbers, got {got}",
-                self.num_hidden_layers,
-            );
+            expect(name, "no_rope_layers", got == count, format!("{count} numbers"), got)?;
         }
         let got = self.position_embedding_type.as_deref().unwrap_or("rope");
-        ensure!(
-            ["rope", "nope"].contains(&got),
-            "{name}: key \"position_embedding_type\": expected rope, nope or null, got {got:?}"
-        );
-        Ok(())
+        let (key, is_fine) = ("position_embedding_type", ["rope", "nope"].contains(&got));
+        expect(name, key, is_fine, "rope, nope or null", format!("{got:?}"))
     }
 
     fn check_experts(&self, name: &str) -> Result<()> {
         let (experts, chosen) = (self.experts(), self.experts_per_token());
-        ensure!(
-            (1..=experts).contains(&chosen),
-            "{name}: key \"num_experts_per_tok\": expected 1 to {experts}, the number of experts, got {chosen}"
-        );
-        let both = self.num_experts.zip(self.num_local_experts);
-        ensure!(
-            both.is_none_or(|(a, b)| a == b),
-            "{name}: key \"num_local_experts\": expected {experts} as num_experts, got {:?}",
-            self.num_local_experts.unwrap_or_default()
-        );
-        Ok(())
+        let (key, is_fine) = ("num_experts_per_tok", (1..=experts).contains(&chosen));
+        expect(name, key, is_fine, format!("1 to {experts}, the number of experts"), chosen)?;
+        let got = self.num_local_experts.unwrap_or(experts);
+        let expected = format!("{experts} as num_experts");
+        expect(name, "num_local_experts", got == experts, expected, got)
     }
 
     fn check_factors(&self, name: &str) -> Result<()> {
         let eps = self.rms_norm_eps;
-        ensure!(
-            (0. ..=1.).contains(&eps),
-            "{name}: key \"rms_norm_eps\": expected 0 to 1, got {eps}"
-        );
+        expect(name, "rms_norm_eps", (0. ..=1.).contains(&eps), "0 to 1", eps)?;
+        let rope = self.rope(0)?;
         for (key, factor) in [
             ("embedding_multiplier", self.embedding_multiplier),
             ("attention_multiplier", self.attention_multiplier),
             ("residual_multiplier", self.residual_multiplier),
             ("logits_scaling", self.logits_scaling),
             ("query_pre_attn_scalar", self.query_pre_attn_scalar),
-            ("attention_factor", self.rope(0)?.attention_factor),
-            ("factor", self.rope(0)?.factor),
+            ("attention_factor", rope.attention_factor),
+            ("factor", rope.factor),
         ] {
             let factor = factor.unwrap_or(1.);
-            ensure!(
-                (1e-6..=1e6).contains(&factor),
-                "{name}: key {key:?}: expected a number from 1e-6 to 1e6, got {factor}"
-            );
+            let is_fine = (1e-6..=1e6).contains(&factor);
+            expect(name, key, is_fine, "a number from 1e-6 to 1e6", factor)?;
         }
         let first = self.first_positions()?.unwrap_or(usize::MAX);
-        ensure!(
-            first > 1,
-            "{name}: key \"original_max_position_embeddings\": expected 2 or more, got {first}"
-        );
-        Ok(())
+        expect(name, "original_max_position_embeddings", first > 1, "2 or more", first)
     }
 
     /// The number of heads of keys and values.
@@ -378,16 +343,6 @@ impl Config {
     /// The number of tokens of a convolution.
     pub fn kernel_size(&self) -> usize {
         self.conv_l_cache.unwrap_or(3)
-    }
-
-    /// Whether a convolution and its products have biases.
-    pub fn has_convolution_bias(&self) -> bool {
-        self.conv_bias
-    }
-
-    /// Whether the file is GGUF.
-    pub fn is_gguf(&self) -> bool {
-        self.is_gguf
     }
 
     /// The number of experts of a mixture; 1 without mixtures.
@@ -454,16 +409,6 @@ impl Config {
         self.is_gemma().then(gemma).or(self.embedding_multiplier)
     }
 
-    /// The factor of what a part of a layer adds, if there is one.
-    pub fn residual_scale(&self) -> Option<f64> {
-        self.residual_multiplier
-    }
-
-    /// The divisor of the scores of tokens, if there is one.
-    pub fn logits_scaling(&self) -> Option<f64> {
-        self.logits_scaling
-    }
-
     /// Whether the gate and up projections of an MLP are one matrix.
     pub fn has_joined_mlp(&self) -> bool {
         self.model_type == Family::GraniteMoeHybrid
@@ -522,12 +467,6 @@ impl Config {
         stated.unwrap_or(self.is_gemma())
     }
 
-    /// Gives the output projection a separate weight.
-    pub fn untie(&mut self) {
-        self.tie_embedding = None;
-        self.tie_word_embeddings = Some(false);
-    }
-
     /// Whether the family is Gemma 3.
     pub fn is_gemma(&self) -> bool {
         self.model_type == Family::Gemma3
@@ -543,22 +482,12 @@ impl Config {
         self.attention_bias || self.model_type == Family::Qwen2
     }
 
-    /// Whether the projection of attention's result has a bias.
-    pub fn has_output_bias(&self) -> bool {
-        self.attention_bias
-    }
-
     /// Whether queries and keys are normalized.
     pub fn has_qk_norm(&self) -> bool {
         matches!(
             self.model_type,
             Family::Qwen3 | Family::Qwen3Moe | Family::Gemma3 | Family::Olmoe | Family::Lfm2
         )
-    }
-
-    /// Whether the norms of queries and keys are of all heads together.
-    pub fn has_wide_norm(&self) -> bool {
-        self.model_type == Family::Olmoe
     }
 
     /// The number of tokens that a layer attends to; `None` for all.

@@ -22,13 +22,12 @@ pub struct ShortConvolution {
 }
 
 impl ShortConvolution {
-    /// Loads the convolution of a layer.
     pub fn load(config: &Config, vb: &VarBuilder<'_>) -> Result<Self> {
         let (size, kernel) = (config.hidden_size, config.kernel_size());
-        let (vb, bias) = (vb.pp("conv"), config.has_convolution_bias());
+        let (vb, bias) = (vb.pp("conv"), config.conv_bias);
         let linear = |out, name| nn::linear_b(size, out, bias, vb.pp(name));
         let conv = vb.pp("conv");
-        let weight = if config.is_gguf() {
+        let weight = if config.is_gguf {
             conv.get((size, kernel), "weight")?
         } else {
             conv.get((size, 1, kernel), "weight")?.squeeze(1)?

@@ -20,7 +20,6 @@ const MAX_LENGTH: usize = 64;
 /// The most steps without guesses after guesses that were wrong.
 const MAX_PAUSE: usize = 64;
 
-/// The n-grams of a text.
 #[derive(Default)]
 struct Ngrams<const N: usize> {
     /// The position behind the last occurrence of each.

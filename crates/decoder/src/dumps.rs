@@ -17,7 +17,6 @@ pub fn format(out: &mut Output<'_>, state: &State<'_, '_>, value: &Value) -> Res
     }
 }
 
-/// The filter `string`.
 pub fn string(value: &Value) -> Result<String, Error> {
     match value.kind() {
         ValueKind::String | ValueKind::Undefined => Ok(value.to_string()),
@@ -25,7 +24,6 @@ pub fn string(value: &Value) -> Result<String, Error> {
     }
 }
 
-/// The test `iterable`.
 pub fn is_iterable(value: &Value) -> bool {
     !value.is_none() && value.try_iter().is_ok()
 }
@@ -36,7 +34,6 @@ pub fn is_sequence(value: &Value) -> bool {
     matches!(value.kind(), Map | Seq | String)
 }
 
-/// The filter `join`.
 pub fn join(values: &Value, between: Option<String>) -> Result<String, Error> {
     let items: Vec<String> = match values.as_str() {
         Some(text) => text.chars().map(String::from).collect(),
@@ -52,7 +49,6 @@ pub fn join(values: &Value, between: Option<String>) -> Result<String, Error> {
 #[derive(Debug)]
 struct Tuple(Vec<Value>);
 
-/// Makes a tuple.
 pub fn tuple(values: Rest<Value>) -> Value {
     Value::from_object(Tuple(values.0))
 }

@@ -85,9 +85,8 @@ impl Folder {
             let mut config = Config::read(&path.join("config.json"))?;
             let beside = path.join("tokenizer.json");
             let mut tokenizer = tokenizer::read(tokenizer.unwrap_or(&beside))?;
-            tensors::check(path, &config, &checkpoint)?;
             if config.is_tied() && tensors::has_other_head(&checkpoint)? {
-                config.untie();
+                (config.tie_embedding, config.tie_word_embeddings) = (None, Some(false));
             }
             let unknown = config.notes.iter();
             notes.extend(unknown.map(|key| format!("config.json: key {key:?}: not known")));
@@ -103,8 +102,8 @@ impl Folder {
             let tokenizer = tokenizer.map_or_else(from_metadata, tokenizer::read)?;
             (metadata.config()?, tokenizer, metadata.chat_template()?)
         };
-        let unread = checkpoint.notes().iter().map(String::as_str);
-        notes.extend(unread.map(str::to_owned));
+        tensors::check(path, &config, &checkpoint)?;
+        notes.extend_from_slice(checkpoint.notes());
         tokenizer::check(path, &tokenizer, config.vocab_size, true)?;
         ends.extend(config.eos_token_id.as_slice());
         ends.sort_unstable();

@@ -83,7 +83,6 @@ pub(crate) struct Past {
 }
 
 impl Past {
-    /// Keeps the keys and values of the first `length` tokens.
     fn truncate(&mut self, length: usize) {
         let caches = iter::once(&mut self.cache).chain(&mut self.draft);
         caches.for_each(|cache| cache.truncate(length));
@@ -248,7 +247,6 @@ impl Generation<'_> {
         self.prompt
     }
 
-    /// The number of tokens that the cache has.
     pub(crate) fn cached(&self) -> usize {
         self.past.cache.len()
     }
@@ -263,7 +261,6 @@ impl Generation<'_> {
         self.guessed
     }
 
-    /// The tokens that were read, and their keys and values.
     pub(crate) fn take_past(&mut self) -> Past {
         let empty = self.generator.empty_past();
         let mut past = std::mem::replace(&mut self.past, empty);
@@ -271,7 +268,6 @@ impl Generation<'_> {
         past
     }
 
-    /// The tokens that may follow.
     fn guess(&mut self) -> Result<Vec<u32>> {
         let Past { tokens, draft, .. } = &mut self.past;
         let written = tokens.len() - self.prompt;

@@ -22,7 +22,6 @@ pub enum Mlp {
         gate_up_proj: nn::Linear,
         down_proj: nn::Linear,
     },
-    /// A mixture of experts.
     Mixture {
         gate: nn::Router,
         experts: nn::Experts,
@@ -32,7 +31,6 @@ pub enum Mlp {
 }
 
 impl Mlp {
-    /// Loads the MLP or the mixture of a layer.
     pub fn load(config: &Config, layer: usize, vb: &VarBuilder<'_>) -> Result<Self> {
         if config.has_experts(layer) {
             return Self::mixture(config, vb);
@@ -121,7 +119,6 @@ pub struct SharedMlp {
 }
 
 impl SharedMlp {
-    /// Loads both matrices.
     pub fn load(config: &Config, vb: VarBuilder<'_>) -> Result<Self> {
         let (size, inner) = (config.hidden_size, config.intermediate_size());
         Ok(Self {

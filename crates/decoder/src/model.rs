@@ -11,6 +11,7 @@ use candle_nn::{Module, VarBuilder};
 use crate::cache::{Cache, LayerCache, Past};
 use crate::config::Config;
 use crate::convolution::ShortConvolution;
+use crate::family::Family;
 use crate::mlp::{Mlp, SharedMlp};
 
 /// A model that maps tokens to scores of the next token.
@@ -28,7 +29,6 @@ struct Model {
     embed_tokens: nn::Embedding,
     layers: Vec<Layer>,
     norm: nn::RmsNorm,
-    /// The factor of the embeddings.
     embed_scale: Option<f64>,
     /// The factor of the cosines and sines of rotary embeddings.
     rotary_scale: f64,
@@ -50,7 +50,7 @@ impl Decoder {
         let head = (!config.is_tied()).then(head).transpose()?;
         let model = Model::load(config, vb.pp("model"))?;
         let lm_head = head.unwrap_or_else(|| nn::Linear::tied(&model.embed_tokens, None));
-        Ok(Self { model, lm_head, logits_scaling: config.logits_scaling() })
+        Ok(Self { model, lm_head, logits_scaling: config.logits_scaling })
     }
 
     /// An empty cache in the precision of the attention layers, with room for `tokens` tokens of
@@ -167,7 +167,6 @@ pub enum Scores {
     All,
 }
 
-/// The rows whose scores are requested.
 fn requested(parts: &[Part<'_>]) -> CandleResult<Tensor> {
     let (mut rows, mut start) = (Vec::new(), 0);
     for part in parts {
@@ -270,7 +269,6 @@ impl Hidden {
         }
     }
 
-    /// The selected rows.
     fn select(&self, rows: &Tensor) -> CandleResult<Self> {
         let select = |xs: &Tensor| xs.index_select(rows, 0);
         Ok(Self { sum: select(&self.sum)?, term: self.term.as_ref().map(select).transpose()? })
@@ -326,11 +324,10 @@ impl Layer {
             mlp: (!joined).then(|| Mlp::load(config, indices.0, &vb)).transpose()?,
             shared_mlp: joined.then(|| SharedMlp::load(config, vb.pp("shared_mlp"))).transpose()?,
             post_feedforward_layernorm: gemmas("post_feedforward_layernorm")?,
-            residual_scale: config.residual_scale(),
+            residual_scale: config.residual_multiplier,
         })
     }
 
-    /// The precision of attention, if the layer has it.
     fn precision(&self) -> Option<Precision> {
         let attention = self.self_attn.as_ref()?;
         Some(attention.attention.precision())
@@ -405,7 +402,7 @@ impl SelfAttention {
             nn::linear_b(inputs, out, config.bias(is_usual, &vb), vb)
         };
         let bias = config.has_bias();
-        let is_wide = config.has_wide_norm();
+        let is_wide = config.model_type == Family::Olmoe;
         let norm = |name, all| {
             let norm = || norm(config, if is_wide { all } else { head_dim }, vb.pp(name));
             config.has_qk_norm().then(norm).transpose()
@@ -421,7 +418,7 @@ impl SelfAttention {
             k_proj: separate(kv, "k_proj")?,
             v_proj: separate(kv, "v_proj")?,
             qkv_proj: joined.then(both).transpose()?,
-            o_proj: linear(q, size, config.has_output_bias(), names.output)?,
+            o_proj: linear(q, size, config.attention_bias, names.output)?,
             q_norm: norm(names.q_norm, q)?,
             k_norm: norm(names.k_norm, kv)?,
             is_wide,

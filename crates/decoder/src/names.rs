@@ -1,6 +1,5 @@
 //! The names of the parts of a model.
 
-/// The names of the parts of a model in its files.
 pub struct Names {
     /// The last norm.
     pub norm: &'static str,
@@ -14,7 +13,6 @@ pub struct Names {
     pub mlp: [&'static str; 4],
 }
 
-/// The names of most families.
 pub const USUAL: Names = Names {
     norm: "norm",
     input_norm: "input_layernorm",

@@ -21,7 +21,6 @@ pub struct Rope {
 }
 
 impl Rope {
-    /// The name of the type.
     pub fn kind(&self) -> &str {
         let kind = self.rope_type.as_ref().or(self.r#type.as_ref());
         kind.map_or("default", String::as_str)

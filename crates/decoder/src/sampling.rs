@@ -136,7 +136,6 @@ impl Sampling {
     }
 }
 
-/// Each token and its number of occurrences.
 fn counted<'a>(tokens: impl Iterator<Item = &'a u32>) -> BTreeMap<u32, u32> {
     let mut counts = BTreeMap::new();
     for token in tokens {

@@ -20,7 +20,6 @@ const BREAKS: RangeInclusive<char> = '\u{f0000}'..='\u{ffffd}';
 /// The variable whose texts are treated as contents of messages.
 const TOOLS: &str = "tools";
 
-/// The special tokens of a tokenizer.
 pub struct Special {
     /// The character and the text of each special token.
     ids: HashMap<u32, (char, String)>,
@@ -128,7 +127,6 @@ impl Special {
         ids(separate, &shown(&marked))
     }
 
-    /// Whether the texts of a message may become special tokens, or complete some.
     fn may_write_special(&self, message: &Message) -> bool {
         let mut fields = message.fields.values();
         message.content.contains(|c| self.edges.contains(&c))
@@ -201,7 +199,6 @@ fn change_texts(value: &mut Value, change: &impl Fn(&str) -> String) {
     }
 }
 
-/// The tokens at these places.
 fn names(places: &[(u32, usize, usize)]) -> Vec<u32> {
     places.iter().map(|place| place.0).collect()
 }

@@ -86,7 +86,6 @@ impl LocalTemplate {
         Ok(Self { environment, tokens })
     }
 
-    /// The further variables that the template reads.
     pub fn variables(&self) -> Result<BTreeSet<String>> {
         let template = self.environment.get_template(NAME)?;
         let mut names: BTreeSet<String> =
@@ -99,7 +98,6 @@ impl LocalTemplate {
         Ok(names)
     }
 
-    /// The conversation as a text, with the beginning of the assistant's answer on request.
     pub fn render(
         &self,
         messages: &[Message],

@@ -9,6 +9,7 @@ use candle_dynquant_io::keys::Table;
 use candle_dynquant_io::keys::Treatment::{Harmless, Used};
 
 use crate::config::Config;
+use crate::family::Family;
 
 /// Tensors outside the layers.
 #[rustfmt::skip]
@@ -23,10 +24,14 @@ const QUANTIZED: Table = Table(&[
     (&["input_*", "output_scale"], Harmless("activations have scales of their rows")),
 ]);
 
+/// The tensor of Llama 3's scaling in GGUF: a wavelength factor for each pair of a head's inputs.
+pub const ROPE_FACTORS: &str = "rope_freqs.weight";
+/// The factors of Phi-3 for texts within the first training's positions.
+pub const SHORT_FACTORS: &str = "rope_factors_short.weight";
 const HEAD: &str = "lm_head.weight";
 const TABLE: &str = "model.embed_tokens.weight";
 
-/// Checks the tensors of a folder's checkpoint.
+/// Checks the tensors of a checkpoint.
 ///
 /// # Errors
 /// When the model does not use a tensor.
@@ -37,14 +42,15 @@ pub fn check(path: &Path, config: &Config, checkpoint: &Checkpoint) -> Result<()
     let quantized: HashSet<&str> = quantized.collect();
     let names = tensors.iter().map(|tensor| &*tensor.name);
     let mut others = names.filter(|name| TENSORS.treatment(name).is_none());
-    let extra = others.find(|name| !is_read(config, name, &quantized));
+    let extra = others.find(|name| !is_read(config, name, &quantized) && !is_of_gguf(config, name));
     ensure!(
         extra.is_none(),
-        "{}: tensor {:?}: expected one of a {:?} of {} layers, as config.json describes it",
+        "{}: tensor {:?}: expected one of a {:?} of {} layers, as {} describes it",
         path.display(),
         extra.unwrap_or_default(),
         config.model_type,
         config.num_hidden_layers,
+        if config.is_gguf { "the metadata" } else { "config.json" },
     );
     Ok(())
 }
@@ -62,23 +68,37 @@ pub fn has_other_head(checkpoint: &Checkpoint) -> Result<bool> {
 }
 
 /// The number, below `count`, at the start of a name after `prefix`, and what follows it.
-pub fn numbered<'a>(name: &'a str, prefix: &str, count: usize) -> Option<(usize, &'a str)> {
+fn numbered<'a>(name: &'a str, prefix: &str, count: usize) -> Option<(usize, &'a str)> {
     let (text, rest) = name.strip_prefix(prefix)?.split_once('.')?;
     let number = text.parse().ok().filter(|n: &usize| n.to_string() == text);
     Some((number.filter(|n| *n < count)?, rest))
 }
 
+/// Whether a tensor of a GGUF file has factors of wavelengths, of which those of positions that a text
+/// may not have are left out, or frequencies, which are computed.
+fn is_of_gguf(config: &Config, tensor: &str) -> bool {
+    let of_layer = numbered(tensor, "blk.", config.num_hidden_layers);
+    let is_known = match config.model_type {
+        Family::Llama | Family::Mixtral => tensor == ROPE_FACTORS,
+        Family::Phi3 => [SHORT_FACTORS, "rope_factors_long.weight"].contains(&tensor),
+        _ => false,
+    };
+    config.is_gguf && (is_known || of_layer.is_some_and(|(_, name)| name == "attn_rot_embd.weight"))
+}
+
 /// Whether the model loads a tensor; `quantized` are the modules with a quantized weight.
 #[rustfmt::skip]
 fn is_read(config: &Config, tensor: &str, quantized: &HashSet<&str>) -> bool {
-    let (qkv, out, mlp) = (config.has_bias(), config.has_output_bias(), config.mlp_bias);
+    // In GGUF any product of these may have a bias.
+    let gguf = config.is_gguf;
+    let (qkv, out, mlp) = (config.has_bias() || gguf, config.attention_bias || gguf, config.mlp_bias || gguf);
     let (normal, gemma) = (config.has_qk_norm(), config.is_gemma());
     let (shared, joined) = (config.has_joined_mlp(), config.has_joined_projections());
     let layer = numbered(tensor, "model.layers.", config.num_hidden_layers);
     let mixture = layer.is_some_and(|(layer, _)| config.has_experts(layer));
     let (plain, stacked) = (!shared && !joined && !mixture, config.has_stacked_experts());
     let convolves = layer.is_some_and(|(layer, _)| config.has_convolution(layer));
-    let (attends, bias, names) = (!convolves, config.has_convolution_bias(), config.names());
+    let (attends, bias, names) = (!convolves, config.conv_bias, config.names());
     let [attention, feed_forward] = ["self_attn", names.mlp[0]].map(|module| move |name| format!("{module}.{name}"));
     let (norm, output) = (format!("model.{}", names.norm), attention(names.output));
     let [q_norm, k_norm] = [names.q_norm, names.k_norm].map(&attention);
@@ -104,9 +124,7 @@ fn is_read(config: &Config, tensor: &str, quantized: &HashSet<&str>) -> bool {
         ]),
     };
     layers.iter().any(|(layer, is_there, has_bias)| {
-        let part = name
-            .strip_prefix(layer)
-            .and_then(|rest| rest.strip_prefix('.'));
+        let part = name.strip_prefix(layer).and_then(|rest| rest.strip_prefix('.'));
         let is_part = |part: &str| {
             let module = tensor.strip_suffix(part);
             let module = module.and_then(|module| module.strip_suffix('.'));

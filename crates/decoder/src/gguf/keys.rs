@@ -1,11 +1,12 @@
-//! The keys and tensors of decoders' GGUF files, as gguf 0.19 and llama.cpp name them.
-//!
-//! Keys of the architecture and the tokenizer without a row are refused, other keys are reported;
-//! tensors without a row are refused.
+//! The keys of decoders' GGUF files, as gguf 0.19 and llama.cpp name them. Keys of the architecture
+//! and the tokenizer without a row are refused, other keys are reported.
 
 use candle_dynquant_io::keys::Table;
 use candle_dynquant_io::keys::Treatment::{Harmless, Only, Used};
 
+/// The architectures, by their names in the files.
+pub const ARCHITECTURES: &str =
+    "llama, qwen2, qwen3, smollm3, granite, gemma3, qwen3moe, olmoe, granitemoe, lfm2, phi3";
 pub const TOKENS: &str = "tokenizer.ggml.tokens";
 pub const BOS: &str = "tokenizer.ggml.bos_token_id";
 
@@ -90,76 +91,6 @@ pub const SPECIAL: [(&[&str], Table); 2] = [
         Table(rows! {
             Used =>
                 "{arch}.rope.scaling.attn_factor" "{arch}.rope.scaling.original_context_length";
-        }),
-    ),
-];
-
-/// The names of architectures with and without mixtures of experts, in the table below.
-pub const MIXTURE: [&str; 2] = ["dense", "mixture"];
-
-/// Tensors by the names in safetensors, without the numbers of layers and experts, and the
-/// architectures that have them.
-pub const TENSORS: [(&[&str], Table); 8] = [
-    (
-        &[
-            "llama",
-            "qwen2",
-            "qwen3",
-            "smollm3",
-            "granite",
-            "gemma3",
-            "qwen3moe",
-            "olmoe",
-            "granitemoe",
-            "lfm2",
-            "phi3",
-        ],
-        Table(rows! {
-            Used =>
-                "model.embed_tokens.weight" "model.norm.weight" "lm_head.weight"
-                "input_layernorm.weight" "post_attention_layernorm.weight"
-                "self_attn.q_proj.weight" "self_attn.k_proj.weight" "self_attn.v_proj.weight"
-                "self_attn.o_proj.weight" "self_attn.q_proj.bias" "self_attn.k_proj.bias"
-                "self_attn.v_proj.bias" "self_attn.o_proj.bias";
-            Harmless("frequencies, which are computed") => "attn_rot_embd.weight";
-        }),
-    ),
-    (
-        &[MIXTURE[0]],
-        Table(rows! {
-            Used =>
-                "mlp.gate_proj.weight" "mlp.up_proj.weight" "mlp.down_proj.weight"
-                "mlp.gate_proj.bias" "mlp.up_proj.bias" "mlp.down_proj.bias";
-        }),
-    ),
-    (
-        &[MIXTURE[1]],
-        Table(rows! {
-            Used =>
-                "mlp.gate.weight" "mlp.experts.gate_proj.weight" "mlp.experts.up_proj.weight"
-                "mlp.experts.down_proj.weight";
-        }),
-    ),
-    (&["llama"], Table(rows! { Used => "rope_freqs.weight"; })),
-    (
-        &["qwen3", "gemma3", "qwen3moe", "olmoe", "lfm2"],
-        Table(rows! { Used => "self_attn.q_norm.weight" "self_attn.k_norm.weight"; }),
-    ),
-    (
-        &["phi3"],
-        Table(rows! {
-            Used => "self_attn.qkv_proj.weight" "mlp.gate_up_proj.weight" "rope_factors_short.weight";
-            Harmless("of positions that a text may not have") => "rope_factors_long.weight";
-        }),
-    ),
-    (
-        &["lfm2"],
-        Table(rows! { Used => "conv.conv.weight" "conv.in_proj.weight" "conv.out_proj.weight"; }),
-    ),
-    (
-        &["gemma3"],
-        Table(rows! {
-            Used => "pre_feedforward_layernorm.weight" "post_feedforward_layernorm.weight";
         }),
     ),
 ];

@@ -3,8 +3,6 @@
 mod keys;
 mod tokenizer;
 
-use std::collections::HashSet;
-
 use anyhow::{Context, Result, anyhow, bail, ensure};
 use candle_dynquant::Checkpoint;
 use candle_dynquant_io::keys::{Table, Treatment};
@@ -12,10 +10,9 @@ use serde::de::DeserializeOwned;
 use serde_json::{Number, Value, json};
 
 use crate::config::Config;
-use crate::tensors::numbered;
+use crate::tensors::{ROPE_FACTORS, SHORT_FACTORS};
 use keys::{BOS, TOKENS};
 
-/// The metadata of a file.
 pub struct Metadata<'a> {
     name: String,
     checkpoint: &'a Checkpoint,
@@ -23,10 +20,6 @@ pub struct Metadata<'a> {
     tokens: Vec<String>,
 }
 
-/// The tensor of Llama 3's scaling: a wavelength factor for each pair of a head's inputs.
-const ROPE_FACTORS: &str = "rope_freqs.weight";
-/// The factors of Phi-3 for texts within the first training's positions.
-const SHORT_FACTORS: &str = "rope_factors_short.weight";
 const ARCHITECTURE: &str = "general.architecture";
 const HEADS: &str = "attention.head_count_kv";
 
@@ -37,15 +30,13 @@ impl<'a> Metadata<'a> {
         let mut metadata =
             Self { name, checkpoint, architecture: String::new(), tokens: Vec::new() };
         metadata.architecture = metadata.get(ARCHITECTURE)?;
-        let (known, _) = keys::TENSORS[0];
+        let known = keys::ARCHITECTURES;
         ensure!(
-            known.contains(&&*metadata.architecture),
-            "{}: expected one of {}, got {:?}",
+            known.split(", ").any(|it| it == metadata.architecture),
+            "{}: expected one of {known}, got {:?}",
             metadata.at(ARCHITECTURE),
-            known.join(", "),
             metadata.architecture,
         );
-        metadata.check_tensors()?;
         let notes = metadata.check_keys()?;
         metadata.tokens = metadata.get(TOKENS)?;
         Ok((metadata, notes))
@@ -81,43 +72,6 @@ impl<'a> Metadata<'a> {
         Ok(notes)
     }
 
-    /// Checks that the model loads each tensor.
-    fn check_tensors(&self) -> Result<()> {
-        let layers = self.get(&self.key("block_count"))?;
-        let experts = self.experts()?;
-        let kind = keys::MIXTURE[usize::from(experts > 0)];
-        let tensors: Vec<_> = self.checkpoint.tensors().collect();
-        let quantized = tensors.iter().filter(|tensor| tensor.quantized);
-        let quantized: HashSet<_> = quantized.map(|tensor| &*tensor.name).collect();
-        for name in tensors.iter().map(|tensor| &*tensor.name) {
-            let mut parts = ["model.layers.", "blk."]
-                .into_iter()
-                .filter_map(|prefix| numbered(name, prefix, layers));
-            let row = parts.next().map_or(name, |(_, row)| row);
-            let expert = numbered(row, "mlp.experts.", experts);
-            let row = expert.map_or(row.to_owned(), |(_, rest)| format!("mlp.experts.{rest}"));
-            let mut tables = keys::TENSORS.iter().filter(|(known, _)| {
-                let mut known = known.iter();
-                known.any(|known| [&*self.architecture, kind].contains(known))
-            });
-            let is_loaded = tables.any(|(_, table)| table.treatment(&row).is_some());
-            // The scales of a quantized weight are stored beside it.
-            let companions = ["_scale", "_zero_point", "_minimum"].into_iter();
-            let mut weights = companions.filter_map(|suffix| name.strip_suffix(suffix));
-            ensure!(
-                is_loaded || weights.any(|weight| quantized.contains(weight)),
-                "{}: tensor {name:?}: expected one of a {} of {layers} layers",
-                self.name,
-                self.architecture,
-            );
-        }
-        Ok(())
-    }
-
-    fn is_granite(&self) -> bool {
-        self.architecture.starts_with("granite")
-    }
-
     /// The number of experts of a mixture; 0 without mixtures.
     fn experts(&self) -> Result<usize> {
         let key = self.key("expert_count");
@@ -141,7 +95,6 @@ impl<'a> Metadata<'a> {
         format!("{}: key {key:?}", self.name)
     }
 
-    /// The value of a key, `None` without the key.
     fn find<T: DeserializeOwned>(&self, key: &str) -> Result<Option<T>> {
         let value = self.checkpoint.metadata(key);
         let value = value.with_context(|| self.at(key))?;
@@ -157,6 +110,7 @@ impl<'a> Metadata<'a> {
     /// The sizes of the model in the form of `config.json`.
     pub fn config(&self) -> Result<Config> {
         let [is_gemma, is_phi] = ["gemma3", "phi3"].map(|name| self.architecture == name);
+        let is_granite = self.architecture.starts_with("granite");
         let has = |name: &str| self.checkpoint.tensors().any(|tensor| tensor.name == name);
         let experts = self.experts()?;
         let mut config = json!({
@@ -190,8 +144,13 @@ impl<'a> Metadata<'a> {
             ("sliding_window", "attention.sliding_window", false),
             ("sliding_window_pattern", "attention.sliding_window_pattern", false),
             ("rope_local_base_freq", "rope.freq_base_swa", false),
+            ("attention_multiplier", "attention.scale", false),
+            ("embedding_multiplier", "embedding_scale", false),
+            ("residual_multiplier", "residual_scale", false),
+            ("logits_scaling", "logit_scale", false),
         ] {
-            if from.starts_with("expert") && experts == 0 {
+            let is_scale = from.ends_with("scale");
+            if is_scale && !is_granite || from.starts_with("expert") && experts == 0 {
                 continue;
             }
             let key = self.key(from);
@@ -199,8 +158,11 @@ impl<'a> Metadata<'a> {
                 self.complete_lfm2(&key, &mut config)?;
                 continue;
             }
-            let number: Option<Value> = if from.contains("freq") || from.contains("epsilon") {
-                self.find::<f64>(&key)?.map(Value::from)
+            let is_float = ["freq", "epsilon", "scale"].iter().any(|part| from.contains(part));
+            let number: Option<Value> = if is_float {
+                // As in llama.cpp, a scale of 0 is none.
+                let number = self.find::<f64>(&key)?;
+                number.filter(|number| !is_scale || *number != 0.).map(Value::from)
             } else {
                 self.find::<u64>(&key)?.map(Value::from)
             };
@@ -219,7 +181,6 @@ impl<'a> Metadata<'a> {
         if is_phi {
             self.complete_phi3(&mut config)?;
         }
-        self.complete_granite(&mut config)?;
         if has(ROPE_FACTORS) {
             config["rope_factors"] = json!(self.checkpoint.floats(ROPE_FACTORS)?);
         }
@@ -243,23 +204,6 @@ impl<'a> Metadata<'a> {
             let key = self.key(key);
             if let Some(got) = self.find(&key)?.filter(|got| !(least..=most).contains(got)) {
                 bail!("{}: expected {least}, got {got}", self.at(&key));
-            }
-        }
-        Ok(())
-    }
-
-    /// Adds the scales of Granite.
-    fn complete_granite(&self, config: &mut Value) -> Result<()> {
-        for (to, from) in [
-            ("attention_multiplier", "attention.scale"),
-            ("embedding_multiplier", "embedding_scale"),
-            ("residual_multiplier", "residual_scale"),
-            ("logits_scaling", "logit_scale"),
-        ] {
-            let scale = self.is_granite().then(|| self.find::<f64>(&self.key(from)));
-            // As in llama.cpp, 0 is none.
-            if let Some(scale) = scale.transpose()?.flatten().filter(|scale| *scale != 0.) {
-                config[to] = json!(scale);
             }
         }
         Ok(())
