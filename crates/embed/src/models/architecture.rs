@@ -2,16 +2,18 @@
 
 use anyhow::Result;
 use candle_core::{Result as CandleResult, Tensor};
+use candle_dynquant::FusedActivation::{Gelu, Relu, Tanh};
 use candle_dynquant::{Quantizable, nn};
 use candle_dynquant_io::keys::Table;
 use candle_nn::{Module, VarBuilder};
 
 use super::clip::{self, Tower};
-use super::head::{ClassHead, Guesses, Source};
+use super::head::{ClassHead, Guesses, Source, two_products};
 use super::rows::Rows;
 use super::sizes::Sizes;
 use super::transformer::Transformer;
-use super::{bert, deberta, decoder, gte, jina, modernbert, nomic, static_embedding, t5};
+use super::view::{Sees, View};
+use super::{bert, deberta, decoder, modernbert, nomic, static_embedding, t5};
 use crate::keys::Keys;
 use crate::modules::LogitScore;
 use crate::tables;
@@ -45,10 +47,13 @@ pub(crate) enum Answers {
     /// This many classes of each token.
     TokenClasses(usize),
     Score(LogitScore),
-    /// Guesses of words.
     Words,
     /// Vectors of tokens of this many numbers, by a product in the checkpoint (Stanford's ColBERT).
     Vectors(usize),
+}
+
+fn roberta_head(source: &Source<'_>) -> Result<Option<ClassHead>> {
+    two_products(source, source.vb.pp("classifier.dense"), Tanh, "classifier.out_proj")
 }
 
 const WORDS: &str = "embeddings.word_embeddings.weight";
@@ -61,7 +66,7 @@ const BERT: Architecture = Architecture {
     words: WORDS,
     sizes: bert::sizes,
     load: bert::load,
-    head: bert::head,
+    head: |it| two_products(it, it.model.pp("pooler.dense"), Tanh, "classifier"),
     of_tokens: |source| Ok(ClassHead::of_first(source.classes("classifier", true)?)),
     guesses: None,
     tower: None,
@@ -99,7 +104,7 @@ const JINA_V3: Architecture = Architecture {
     prefixes: &["roberta"],
     sizes: nomic::jina_sizes,
     load: nomic::load_jina,
-    head: bert::roberta_head,
+    head: roberta_head,
     ..BERT
 };
 
@@ -117,8 +122,8 @@ static ALL: [Architecture; 20] = [
     Architecture {
         mark: Some(("position_embedding_type", Some("alibi"))),
         tables: &[&tables::JINA, &tables::BERT, &tables::COMMON],
-        sizes: jina::sizes,
-        load: jina::load,
+        sizes: bert::jina_sizes,
+        load: bert::load_jina,
         ..BERT
     },
     Architecture {
@@ -134,7 +139,7 @@ static ALL: [Architecture; 20] = [
         prefixes: &["roberta"],
         sizes: bert::roberta_sizes,
         load: bert::load_roberta,
-        head: bert::roberta_head,
+        head: roberta_head,
         guesses: Some(&bert::ROBERTA_GUESSES),
         ..BERT
     },
@@ -144,7 +149,7 @@ static ALL: [Architecture; 20] = [
         prefixes: &["electra"],
         sizes: bert::electra_sizes,
         load: bert::load_electra,
-        head: bert::electra_head,
+        head: |it| two_products(it, it.vb.pp("classifier.dense"), Gelu, "classifier.out_proj"),
         ..BERT
     },
     Architecture {
@@ -153,7 +158,7 @@ static ALL: [Architecture; 20] = [
         prefixes: &["albert"],
         sizes: bert::albert_sizes,
         load: bert::load_albert,
-        head: bert::albert_head,
+        head: |it| two_products(it, it.model.pp("pooler"), Tanh, "classifier"),
         ..BERT
     },
     Architecture {
@@ -170,8 +175,10 @@ static ALL: [Architecture; 20] = [
         tables: &[&tables::DISTILBERT, &tables::COMMON],
         prefixes: &["distilbert"],
         sizes: bert::distilbert_sizes,
-        load: bert::load_distilbert,
-        head: bert::distilbert_head,
+        load: |_, sizes, vb| {
+            bert::transformer(sizes, &bert::DISTILBERT, None, View::plain(Sees::All), &vb)
+        },
+        head: |it| two_products(it, it.vb.pp("pre_classifier"), Relu, "classifier"),
         guesses: Some(&bert::DISTILBERT_GUESSES),
         ..BERT
     },
@@ -181,7 +188,7 @@ static ALL: [Architecture; 20] = [
         prefixes: &["mpnet"],
         sizes: bert::mpnet_sizes,
         load: bert::load_mpnet,
-        head: bert::roberta_head,
+        head: roberta_head,
         ..BERT
     },
     Architecture {
@@ -209,8 +216,8 @@ static ALL: [Architecture; 20] = [
         model_types: &["new", "gte"],
         tables: &[&tables::GTE, &tables::BERT, &tables::COMMON],
         prefixes: &["new", "gte"],
-        sizes: gte::sizes,
-        load: gte::load,
+        sizes: nomic::gte_sizes,
+        load: nomic::load_gte,
         ..BERT
     },
     Architecture {
@@ -245,7 +252,6 @@ static ALL: [Architecture; 20] = [
     JINA_V3,
 ];
 
-/// A model and its head.
 #[derive(Clone, Quantizable)]
 pub(crate) struct Network {
     pub model: Transformer,
@@ -270,7 +276,6 @@ impl Network {
 }
 
 impl Architecture {
-    /// The architecture of a model.
     pub fn find(keys: &Keys) -> Result<&'static Self> {
         let model_type = keys.word("model_type")?.unwrap_or_default();
         let is_marked = |it: &Self| match it.mark {
@@ -290,7 +295,6 @@ impl Architecture {
         (self.sizes)(keys)
     }
 
-    /// Loads the model, and the head that answers.
     pub fn load(
         &self,
         keys: &Keys,

@@ -5,7 +5,7 @@ use std::ops::Range;
 use candle_core::{Result, Tensor};
 use candle_dynquant::ops::{self, Mask};
 use candle_dynquant::{Quantizable, nn};
-use candle_nn::{Module, VarBuilder};
+use candle_nn::Module;
 
 use super::disentangled::{Disentangled, PositionVectors};
 use super::projections::{Heads, Inputs};
@@ -25,19 +25,6 @@ pub(crate) struct Attention {
 }
 
 impl Attention {
-    /// Attention without norms, with scores scaled by the head's size; `vb` is where a checkpoint
-    /// keeps the precision.
-    pub fn new(inputs: Inputs, output: nn::Linear, heads: Heads, vb: VarBuilder<'_>) -> Self {
-        Self {
-            inputs,
-            norms: None,
-            attention: nn::Attention::load(heads.scale(), vb),
-            disentangled: None,
-            output,
-            heads,
-        }
-    }
-
     /// Maps `[tokens, hidden]` to `[tokens, hidden]`.
     pub fn forward(&self, xs: &Tensor, rows: &Rows, view: &Viewed) -> Result<Tensor> {
         let projected = self.inputs.forward(xs, self.heads)?;

@@ -1,6 +1,7 @@
 //! BERT and models with the same layers under other names: RoBERTa, XLM-RoBERTa and CamemBERT
 //! (positions from another row on), DistilBERT (no token types), MPNet (score terms by distance),
-//! ELECTRA (narrower tables of words) and ALBERT (the same, and layers that are used several times).
+//! ELECTRA (narrower tables of words), ALBERT (the same, and layers that are used several times) and
+//! Jina BERT v2 (scores that decrease with distance, gated products).
 
 use std::sync::Arc;
 
@@ -8,63 +9,58 @@ use anyhow::Result;
 use candle_dynquant::{FusedActivation, nn};
 use candle_nn::VarBuilder;
 
-use super::attention::Attention;
-use super::head::{BIASES, ClassHead, Guesses, Source};
-use super::mlp::{Mlp, Up};
-use super::projections::{Heads, Inputs};
+use super::head::{BIASES, Guesses};
+use super::layer::{Expanded, Norm, Parts, Projected, post_norm};
 use super::sizes::Sizes;
-use super::transformer::{Embeddings, Layer, Positions, Residual, Transformer};
+use super::transformer::{Embeddings, Positions, Transformer};
 use super::view::{Bias, Sees, View};
 use crate::keys::{Keys, MOST};
 
-/// The names of a layer's parts in a checkpoint.
-pub(super) struct Names {
-    pub layers: &'static str,
-    pub inputs: [&'static str; 3],
-    pub output: &'static str,
-    pub attention_norm: &'static str,
-    pub up: &'static str,
-    pub down: &'static str,
-    pub norm: &'static str,
-    pub mlp: fn(&Sizes, &Names, &VarBuilder<'_>) -> Result<Mlp>,
-}
-
-pub(super) const BERT: Names = Names {
+pub(super) const BERT: Parts = Parts {
     layers: "encoder.layer",
-    inputs: ["attention.self.query", "attention.self.key", "attention.self.value"],
+    inputs: Projected::Each(["attention.self.query", "attention.self.key", "attention.self.value"]),
+    head_norms: None,
+    attention: "attention.self.attention",
+    scale: None,
     output: "attention.output.dense",
-    attention_norm: "attention.output.LayerNorm",
-    up: "intermediate.dense",
+    up: Expanded::Plain("intermediate.dense"),
     down: "output.dense",
-    norm: "output.LayerNorm",
-    mlp,
+    norms: [post_norm("attention.output.LayerNorm"), post_norm("output.LayerNorm")],
+    norm: Norm::Layer { bias: true },
+    biases: [true; 3],
 };
 
-const DISTILBERT: Names = Names {
+pub(super) const DISTILBERT: Parts = Parts {
     layers: "transformer.layer",
-    inputs: ["attention.q_lin", "attention.k_lin", "attention.v_lin"],
+    inputs: Projected::Each(["attention.q_lin", "attention.k_lin", "attention.v_lin"]),
     output: "attention.out_lin",
-    attention_norm: "sa_layer_norm",
-    up: "ffn.lin1",
+    up: Expanded::Plain("ffn.lin1"),
     down: "ffn.lin2",
-    norm: "output_layer_norm",
-    mlp,
-};
-
-const MPNET: Names = Names {
-    inputs: ["attention.attn.q", "attention.attn.k", "attention.attn.v"],
-    output: "attention.attn.o",
-    attention_norm: "attention.LayerNorm",
+    norms: [post_norm("sa_layer_norm"), post_norm("output_layer_norm")],
     ..BERT
 };
 
-const ALBERT: Names = Names {
-    inputs: ["attention.query", "attention.key", "attention.value"],
+const MPNET: Parts = Parts {
+    inputs: Projected::Each(["attention.attn.q", "attention.attn.k", "attention.attn.v"]),
+    output: "attention.attn.o",
+    norms: [post_norm("attention.LayerNorm"), BERT.norms[1]],
+    ..BERT
+};
+
+const ALBERT: Parts = Parts {
+    inputs: Projected::Each(["attention.query", "attention.key", "attention.value"]),
     output: "attention.dense",
-    attention_norm: "attention.LayerNorm",
-    up: "ffn",
+    up: Expanded::Plain("ffn"),
     down: "ffn_output",
-    norm: "full_layer_layer_norm",
+    norms: [post_norm("attention.LayerNorm"), post_norm("full_layer_layer_norm")],
+    ..BERT
+};
+
+const JINA: Parts = Parts {
+    up: Expanded::Fused("mlp.gated_layers", true),
+    down: "mlp.wo",
+    norms: [BERT.norms[0], post_norm("mlp.layernorm")],
+    biases: [true, false, true],
     ..BERT
 };
 
@@ -135,23 +131,33 @@ pub(super) fn albert_sizes(keys: &Keys) -> Result<Sizes> {
 
 pub(super) fn distilbert_sizes(keys: &Keys) -> Result<Sizes> {
     // transformers takes BERT's names of these keys, too.
-    let hidden = keys.size_as("dim", "hidden_size")?;
-    let heads = keys.size_as("n_heads", "num_attention_heads")?;
-    keys.divides("n_heads", heads, "dim", hidden)?;
+    let layers = Sizes::of_layers(
+        keys,
+        [
+            ["dim", "hidden_size"],
+            ["n_heads", "num_attention_heads"],
+            ["n_layers", "num_hidden_layers"],
+        ],
+    )?;
     Ok(Sizes {
         vocab: keys.size("vocab_size")?,
-        hidden,
-        embedding: hidden,
-        layers: keys.size_as("n_layers", "num_hidden_layers")?,
-        heads: Heads::equal(heads, hidden),
         inner: keys.size("hidden_dim")?,
         eps: 1e-12,
         activation: keys.activation("activation", FusedActivation::Gelu)?,
         tokens: keys.positions("max_position_embeddings")?,
         has_table: true,
-        types: 0,
-        takes_pairs: true,
+        ..layers
     })
+}
+
+pub(super) fn jina_sizes(keys: &Keys) -> Result<Sizes> {
+    let types = keys.size_or("type_vocab_size", 2)?;
+    let activation = match keys.word("feed_forward_type")?.as_deref() {
+        Some("geglu") => FusedActivation::Gelu,
+        Some("reglu") => FusedActivation::Relu,
+        _ => return Err(keys.fault("feed_forward_type", "geglu or reglu")),
+    };
+    Ok(Sizes { types, activation, ..Sizes::read(keys)? })
 }
 
 pub(super) fn load(_: &Keys, sizes: &Sizes, vb: VarBuilder<'_>) -> Result<Transformer> {
@@ -171,28 +177,24 @@ pub(super) fn load_albert(keys: &Keys, sizes: &Sizes, vb: VarBuilder<'_>) -> Res
     let size = keys.size_or("inner_group_num", 1)?;
     let group = |group| {
         let place = vb.pp("encoder.albert_layer_groups").pp(group);
-        let layers = (0..size).map(|i| layer(sizes, &ALBERT, place.pp("albert_layers").pp(i)));
+        let layers = place.pp("albert_layers");
+        let layers = (0..size).map(|i| Ok(ALBERT.load(sizes, &layers.pp(i))?));
         layers.collect::<Result<Vec<_>>>()
     };
     let groups = (0..groups).map(group).collect::<Result<Vec<_>>>()?;
     // The quotients of transformers, which may be rounded.
     let passes = sizes.layers as f64 / groups.len() as f64;
     let group_of = |pass| ((pass as f64 / passes) as usize).min(groups.len() - 1);
-    let layers = (0..sizes.layers).flat_map(|pass| groups[group_of(pass)].clone());
+    let layers = (0..sizes.layers).flat_map(|pass| groups[group_of(pass)].clone()).collect();
     let tables = vb.pp("embeddings");
     let mut embeddings = embeddings(sizes, None, &tables, tables.pp("LayerNorm"))?;
     let into = vb.pp("encoder.embedding_hidden_mapping_in");
     embeddings.projection = Some(projection(sizes, into)?);
-    Transformer::new(embeddings, layers.map(Ok), View::plain(Sees::All))
+    Ok(Transformer { embeddings, layers, norm: None, views: vec![View::plain(Sees::All)] })
 }
 
-/// The product from narrower tables.
 fn projection(sizes: &Sizes, vb: VarBuilder<'_>) -> Result<nn::Linear> {
     Ok(nn::linear_b(sizes.embedding, sizes.hidden, true, vb)?)
-}
-
-pub(super) fn load_distilbert(_: &Keys, sizes: &Sizes, vb: VarBuilder<'_>) -> Result<Transformer> {
-    transformer(sizes, &DISTILBERT, None, View::plain(Sees::All), &vb)
 }
 
 pub(super) fn load_roberta(keys: &Keys, sizes: &Sizes, vb: VarBuilder<'_>) -> Result<Transformer> {
@@ -226,8 +228,7 @@ pub(super) fn bias(keys: &Keys, furthest: usize, heads: usize, vb: VarBuilder<'_
     let table = nn::embedding(buckets, heads, vb)?;
     let table: Vec<Vec<f32>> = table.embeddings().to_vec2()?;
     let term = move |head: usize, distance| table[bucket(distance, buckets, furthest as f32)][head];
-    let term = Arc::new(term);
-    Ok(View::plain(Sees::Biased(Bias { heads, term })))
+    Ok(View::plain(Sees::Biased(Bias { heads, term: Arc::new(term) })))
 }
 
 /// The row of a distance. Half of the rows are for keys before the query: near distances have a row
@@ -245,17 +246,42 @@ fn bucket(distance: i64, buckets: usize, furthest: f32) -> usize {
     place + usize::from(distance > 0) * half
 }
 
+/// Jina BERT v2, whose scores decrease with distance (ALiBi).
+pub(super) fn load_jina(_: &Keys, sizes: &Sizes, vb: VarBuilder<'_>) -> Result<Transformer> {
+    let heads = sizes.heads.queries;
+    let slopes = slopes(heads);
+    let term = move |head: usize, distance: i64| -slopes[head] * distance.abs() as f32;
+    let view = View::plain(Sees::Biased(Bias { heads, term: Arc::new(term) }));
+    transformer(sizes, &JINA, None, view, &vb)
+}
+
+/// The slope of each head's scores: powers of `2^(-8 / n)` for `n` heads, a power of two; further
+/// heads take every other power of twice as many heads.
+fn slopes(heads: usize) -> Vec<f32> {
+    let powers = |heads: usize| {
+        let power = move |head: usize| (-8. * (head + 1) as f32 / heads as f32).exp2();
+        (0..heads).map(power)
+    };
+    let first = if heads.is_power_of_two() { heads } else { heads.next_power_of_two() / 2 };
+    let rest = powers(2 * first).step_by(2).take(heads - first);
+    powers(first).chain(rest).collect()
+}
+
+/// A model with BERT's tables, whose layers all have the same view.
 pub(super) fn transformer(
     sizes: &Sizes,
-    names: &Names,
+    parts: &Parts,
     pad: Option<u32>,
     view: View,
     vb: &VarBuilder<'_>,
 ) -> Result<Transformer> {
-    let layers = 0..sizes.layers;
-    let layers = layers.map(|index| layer(sizes, names, vb.pp(names.layers).pp(index)));
-    let vb = vb.pp("embeddings");
-    Transformer::new(embeddings(sizes, pad, &vb, vb.pp("LayerNorm"))?, layers, view)
+    let tables = vb.pp("embeddings");
+    Ok(Transformer {
+        embeddings: embeddings(sizes, pad, &tables, tables.pp("LayerNorm"))?,
+        layers: parts.load_all(sizes, vb)?,
+        norm: None,
+        views: vec![view],
+    })
 }
 
 pub(super) fn embeddings(
@@ -274,79 +300,4 @@ pub(super) fn embeddings(
         norm: Some(norm),
         ..Embeddings::words_only(sizes.table(sizes.vocab, vb.pp("word_embeddings"))?)
     })
-}
-
-fn layer(sizes: &Sizes, names: &Names, vb: VarBuilder<'_>) -> Result<Layer> {
-    layer_around(sizes, names, (names.mlp)(sizes, names, &vb)?, &vb)
-}
-
-/// A layer with these inner products.
-pub(super) fn layer_around(
-    sizes: &Sizes,
-    names: &Names,
-    mlp: Mlp,
-    vb: &VarBuilder<'_>,
-) -> Result<Layer> {
-    let square = |name| sizes.linear(sizes.hidden, true, vb.pp(name));
-    let [q, k, v] = names.inputs.map(square);
-    let inputs = Inputs::Each(Box::new([q?, k?, v?]));
-    let output = square(names.output)?;
-    let place = vb.pp("attention.self.attention");
-    Ok(Layer {
-        attention: Attention::new(inputs, output, sizes.heads, place),
-        around_attention: Residual::post_norm(sizes.norm(vb.pp(names.attention_norm))?),
-        mlp,
-        around_mlp: Residual::post_norm(sizes.norm(vb.pp(names.norm))?),
-        view: 0,
-    })
-}
-
-/// The products behind attention.
-pub(super) fn mlp(sizes: &Sizes, names: &Names, vb: &VarBuilder<'_>) -> Result<Mlp> {
-    let up = sizes.linear(sizes.inner, true, vb.pp(names.up))?;
-    Ok(Mlp::Products {
-        up: Up::Plain(up.with_activation(sizes.activation)),
-        down: sizes.down(true, vb.pp(names.down))?,
-    })
-}
-
-/// BERT's pooler and a product; also for models with other layers.
-pub(super) fn head(source: &Source<'_>) -> Result<Option<ClassHead>> {
-    let pooler = source.model.pp("pooler.dense");
-    two_products(source, pooler, FusedActivation::Tanh, "classifier")
-}
-
-pub(super) fn roberta_head(source: &Source<'_>) -> Result<Option<ClassHead>> {
-    let dense = source.vb.pp("classifier.dense");
-    two_products(source, dense, FusedActivation::Tanh, "classifier.out_proj")
-}
-
-pub(super) fn electra_head(source: &Source<'_>) -> Result<Option<ClassHead>> {
-    let dense = source.vb.pp("classifier.dense");
-    two_products(source, dense, FusedActivation::Gelu, "classifier.out_proj")
-}
-
-pub(super) fn albert_head(source: &Source<'_>) -> Result<Option<ClassHead>> {
-    let pooler = source.model.pp("pooler");
-    two_products(source, pooler, FusedActivation::Tanh, "classifier")
-}
-
-pub(super) fn distilbert_head(source: &Source<'_>) -> Result<Option<ClassHead>> {
-    let dense = source.vb.pp("pre_classifier");
-    two_products(source, dense, FusedActivation::Relu, "classifier")
-}
-
-/// A square product with its activation, then the classifier, if the model has both.
-pub(super) fn two_products(
-    source: &Source<'_>,
-    dense: VarBuilder<'_>,
-    activation: FusedActivation,
-    classifier: &str,
-) -> Result<Option<ClassHead>> {
-    if !source.is_classifier(classifier) {
-        return Ok(None);
-    }
-    let dense = source.square(dense, true)?;
-    let head = ClassHead::of_first(source.classes(classifier, true)?);
-    Ok(Some(head.behind(dense, activation)))
 }

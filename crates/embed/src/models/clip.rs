@@ -4,23 +4,21 @@ use anyhow::Result;
 use candle_dynquant::{FusedActivation, nn};
 use candle_nn::VarBuilder;
 
-use super::bert::{self, Names};
-use super::mlp::Mlp;
-use super::projections::Heads;
+use super::bert;
+use super::layer::{Expanded, Parts, Projected, pre_norm};
 use super::sizes::Sizes;
-use super::transformer::{Embeddings, Layer, Positions, Transformer};
+use super::transformer::{Embeddings, Positions, Transformer};
 use super::view::{Sees, View};
 use crate::keys::Keys;
 
-pub(super) const TOWER: Names = Names {
+pub(super) const TOWER: Parts = Parts {
     layers: "encoder.layers",
-    inputs: ["self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj"],
+    inputs: Projected::Each(["self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj"]),
     output: "self_attn.out_proj",
-    attention_norm: "layer_norm1",
-    up: "mlp.fc1",
+    up: Expanded::Plain("mlp.fc1"),
     down: "mlp.fc2",
-    norm: "layer_norm2",
-    mlp: bert::mlp,
+    norms: [pre_norm("layer_norm1"), pre_norm("layer_norm2")],
+    ..bert::BERT
 };
 
 /// The properties of a tower of texts beside one of pictures.
@@ -66,7 +64,6 @@ impl Tower {
         ending.transpose()
     }
 
-    /// Loads the product behind the pooling.
     pub fn project(
         &self,
         keys: &Keys,
@@ -80,7 +77,6 @@ impl Tower {
     }
 }
 
-/// The sizes of a tower of texts.
 pub(super) fn sizes(keys: &Keys) -> Result<Sizes> {
     Ok(Sizes {
         vocab: keys.size("vocab_size")?,
@@ -90,9 +86,6 @@ pub(super) fn sizes(keys: &Keys) -> Result<Sizes> {
 }
 
 pub(super) fn load(keys: &Keys, sizes: &Sizes, vb: VarBuilder<'_>) -> Result<Transformer> {
-    let layer =
-        |place: VarBuilder<'_>| layer(sizes, &TOWER, bert::mlp(sizes, &TOWER, &place)?, place);
-    let layers = (0..sizes.layers).map(|i| layer(vb.pp(TOWER.layers).pp(i)));
     let parts = vb.pp("embeddings");
     let table = sizes.table(sizes.tokens, parts.pp("position_embedding"))?;
     let words = sizes.table(sizes.vocab, parts.pp("token_embedding"))?;
@@ -102,7 +95,7 @@ pub(super) fn load(keys: &Keys, sizes: &Sizes, vb: VarBuilder<'_>) -> Result<Tra
             positions: Some(Positions { table, pad: None }),
             ..Embeddings::words_only(words)
         },
-        layers: layers.collect::<Result<_>>()?,
+        layers: TOWER.load_all(sizes, &vb)?,
         norm: Some(sizes.norm(vb.pp("final_layer_norm"))?),
         views: vec![View::plain(if is_clip { Sees::Causal } else { Sees::All })],
     })
@@ -110,30 +103,12 @@ pub(super) fn load(keys: &Keys, sizes: &Sizes, vb: VarBuilder<'_>) -> Result<Tra
 
 /// The sizes of a tower, without those of texts.
 pub(super) fn tower_sizes(keys: &Keys, inner: usize) -> Result<Sizes> {
-    let hidden = keys.size("hidden_size")?;
-    let heads = keys.size("num_attention_heads")?;
-    keys.divides("num_attention_heads", heads, "hidden_size", hidden)?;
     Ok(Sizes {
-        vocab: 0,
-        hidden,
-        embedding: hidden,
-        layers: keys.size("num_hidden_layers")?,
-        heads: Heads::equal(heads, hidden),
         inner,
         eps: keys.epsilon("layer_norm_eps", 1e-5)?,
         activation: keys.activation("hidden_act", FusedActivation::QuickGelu)?,
-        tokens: 0,
         has_table: true,
-        types: 0,
         takes_pairs: false,
+        ..Sizes::of_bert_layers(keys)?
     })
-}
-
-/// A layer with the norms before its parts.
-pub(super) fn layer(sizes: &Sizes, names: &Names, mlp: Mlp, vb: VarBuilder<'_>) -> Result<Layer> {
-    let mut layer = bert::layer_around(sizes, names, mlp, &vb)?;
-    for around in [&mut layer.around_attention, &mut layer.around_mlp] {
-        around.before = around.last.take();
-    }
-    Ok(layer)
 }

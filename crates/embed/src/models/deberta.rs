@@ -6,16 +6,21 @@ use candle_dynquant::{FusedActivation, nn};
 use candle_nn::{Module, VarBuilder};
 use serde_json::Value;
 
-use super::bert::{self, Names};
+use super::bert;
 use super::disentangled::{Disentangled, Distances};
-use super::head::{ClassHead, Source};
+use super::head::{ClassHead, Source, two_products};
+use super::layer::{Parts, Projected};
 use super::sizes::Sizes;
 use super::transformer::Transformer;
 use super::view::{Sees, View};
 use crate::keys::Keys;
 
-const NAMES: Names = Names {
-    inputs: ["attention.self.query_proj", "attention.self.key_proj", "attention.self.value_proj"],
+const PARTS: Parts = Parts {
+    inputs: Projected::Each([
+        "attention.self.query_proj",
+        "attention.self.key_proj",
+        "attention.self.value_proj",
+    ]),
     ..bert::BERT
 };
 
@@ -35,16 +40,16 @@ pub(super) fn sizes(keys: &Keys) -> Result<Sizes> {
 }
 
 pub(super) fn load(keys: &Keys, sizes: &Sizes, vb: VarBuilder<'_>) -> Result<Transformer> {
-    let mut model = bert::transformer(sizes, &NAMES, None, View::plain(Sees::All), &vb)?;
     let meets = meets(keys)?;
     let factor = 1 + meets.iter().filter(|meets| **meets).count();
     let scale = 1. / ((sizes.heads.dim * factor) as f64).sqrt();
+    let parts = Parts { scale: Some(scale), ..PARTS };
+    let mut model = bert::transformer(sizes, &parts, None, View::plain(Sees::All), &vb)?;
     let relative = keys.flag("relative_attention", false)?;
     let relative = relative.then(|| table(keys, sizes, vb.pp("encoder")));
     let relative = relative.transpose()?;
     for (index, layer) in model.layers.iter_mut().enumerate() {
         let vb = vb.pp("encoder.layer").pp(index).pp("attention.self");
-        layer.attention.attention = nn::Attention::load(scale, vb.pp("attention"));
         if let Some((distances, table)) = &relative {
             let is_shared = keys.flag("share_att_key", false)?;
             let product = |index: usize, name| {
@@ -108,5 +113,5 @@ fn table(keys: &Keys, sizes: &Sizes, vb: VarBuilder<'_>) -> Result<(Distances, T
 pub(super) fn head(source: &Source<'_>) -> Result<Option<ClassHead>> {
     let activation = source.keys.activation("pooler_hidden_act", FusedActivation::Gelu)?;
     let dense = source.vb.pp("pooler.dense");
-    bert::two_products(source, dense, activation, "classifier")
+    two_products(source, dense, activation, "classifier")
 }

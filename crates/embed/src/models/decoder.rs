@@ -3,40 +3,34 @@
 //! EuroBERT, Llama's layers without a causal mask.
 
 use anyhow::Result;
-use candle_core::Result as CandleResult;
-use candle_dynquant::{FusedActivation, nn};
+use candle_dynquant::FusedActivation;
 use candle_nn::VarBuilder;
 
-use super::attention::Attention;
 use super::head::{ClassHead, Source};
-use super::mlp::{Mlp, Up};
-use super::projections::{Heads, Inputs};
+use super::layer::{Expanded, Norm, Parts, Projected, pre_norm};
+use super::projections::Heads;
 use super::rope::Rope;
 use super::sizes::Sizes;
-use super::transformer::{Embeddings, Layer, Residual, Transformer};
+use super::transformer::{Embeddings, Transformer};
 use super::view::{Sees, View};
 use crate::keys::Keys;
 use crate::pooling::Mode;
 
 fn sizes(keys: &Keys, activation: FusedActivation) -> Result<Sizes> {
-    let hidden = keys.size("hidden_size")?;
+    let sizes = Sizes::empty(keys.size("hidden_size")?);
     let queries = keys.size("num_attention_heads")?;
     let kv_heads = keys.size_or("num_key_value_heads", queries)?;
     keys.divides("num_key_value_heads", kv_heads, "num_attention_heads", queries)?;
-    let dim = keys.size_or("head_dim", hidden / queries)?;
+    let dim = keys.size_or("head_dim", sizes.hidden / queries)?;
     Ok(Sizes {
         vocab: keys.size("vocab_size")?,
-        hidden,
-        embedding: hidden,
         layers: keys.size("num_hidden_layers")?,
         heads: Heads { queries, keys: kv_heads, dim },
         inner: keys.size("intermediate_size")?,
         eps: keys.epsilon("rms_norm_eps", 1e-6)?,
         activation,
         tokens: keys.positions("max_position_embeddings")?,
-        has_table: false,
-        types: 0,
-        takes_pairs: true,
+        ..sizes
     })
 }
 
@@ -56,44 +50,37 @@ pub(super) fn gemma3_sizes(keys: &Keys) -> Result<Sizes> {
     sizes(keys, keys.activation("hidden_activation", default)?)
 }
 
-/// The differences between the models.
-struct Style {
-    /// The offset that is added to the stored weights of norms.
-    norm_offset: f64,
-    /// The scale of attention scores.
-    scale: f64,
-    /// Whether each part is also followed by a norm.
-    sandwich: bool,
-    bias: bool,
-    /// Whether the products of the feed-forward part have a bias.
-    mlp_bias: bool,
-    /// Whether queries and keys are normalized.
-    head_norms: bool,
-}
+const QWEN3: Parts = Parts {
+    layers: "layers",
+    inputs: Projected::Each(["self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj"]),
+    head_norms: Some(["self_attn.q_norm", "self_attn.k_norm"]),
+    attention: "self_attn.attention",
+    scale: None,
+    output: "self_attn.o_proj",
+    up: Expanded::Gated(["mlp.gate_proj", "mlp.up_proj"]),
+    down: "mlp.down_proj",
+    norms: [pre_norm("input_layernorm"), pre_norm("post_attention_layernorm")],
+    norm: Norm::Rms { offset: 0. },
+    biases: [false; 3],
+};
 
-impl Style {
-    fn norm(&self, size: usize, eps: f64, vb: VarBuilder<'_>) -> CandleResult<nn::LayerNorm> {
-        let norm = nn::rms_norm(size, eps, vb)?;
-        if self.norm_offset == 0. {
-            return Ok(norm.into_inner());
-        }
-        let weight = (norm.weight() + self.norm_offset)?;
-        Ok(nn::RmsNorm::new(weight, eps).into_inner())
-    }
-}
+const GEMMA3: Parts = Parts {
+    norms: [
+        [Some("input_layernorm"), Some("post_attention_layernorm"), None],
+        [Some("pre_feedforward_layernorm"), Some("post_feedforward_layernorm"), None],
+    ],
+    norm: Norm::Rms { offset: 1. },
+    ..QWEN3
+};
 
 pub(super) fn load_qwen3(keys: &Keys, sizes: &Sizes, vb: VarBuilder<'_>) -> Result<Transformer> {
-    let style = Style {
-        norm_offset: 0.,
-        scale: 1. / (sizes.heads.dim as f64).sqrt(),
-        sandwich: false,
-        bias: keys.flag("attention_bias", false)?,
-        mlp_bias: false,
-        head_norms: true,
-    };
-    let frequencies = Rope::read(keys, 10_000.)?.frequencies(sizes.heads.dim)?;
-    let views = vec![View::rotary(Sees::Causal, frequencies)];
-    transformer(sizes, &style, None, views, &vec![0; sizes.layers], &vb)
+    transformer(
+        keys,
+        sizes,
+        (QWEN3, usual_scale(sizes)),
+        vec![plain_view(keys, sizes, Sees::Causal)?],
+        &vb,
+    )
 }
 
 pub(super) fn eurobert_sizes(keys: &Keys) -> Result<Sizes> {
@@ -103,29 +90,19 @@ pub(super) fn eurobert_sizes(keys: &Keys) -> Result<Sizes> {
 }
 
 pub(super) fn load_eurobert(keys: &Keys, sizes: &Sizes, vb: VarBuilder<'_>) -> Result<Transformer> {
-    let style = Style {
-        norm_offset: 0.,
-        scale: 1. / (sizes.heads.dim as f64).sqrt(),
-        sandwich: false,
-        bias: keys.flag("attention_bias", false)?,
-        mlp_bias: keys.flag("mlp_bias", false)?,
-        head_norms: false,
-    };
-    let frequencies = Rope::read(keys, 10_000.)?.frequencies(sizes.heads.dim)?;
-    let views = vec![View::rotary(Sees::All, frequencies)];
-    transformer(sizes, &style, None, views, &vec![0; sizes.layers], &vb)
+    let bias = keys.flag("mlp_bias", false)?;
+    let parts = Parts { head_norms: None, biases: [false, bias, bias], ..QWEN3 };
+    transformer(
+        keys,
+        sizes,
+        (parts, usual_scale(sizes)),
+        vec![plain_view(keys, sizes, Sees::All)?],
+        &vb,
+    )
 }
 
 pub(super) fn load_gemma3(keys: &Keys, sizes: &Sizes, vb: VarBuilder<'_>) -> Result<Transformer> {
     let scalar = keys.positive("query_pre_attn_scalar")?.unwrap_or(256.);
-    let style = Style {
-        norm_offset: 1.,
-        scale: 1. / scalar.sqrt(),
-        sandwich: true,
-        bias: keys.flag("attention_bias", false)?,
-        mlp_bias: false,
-        head_norms: true,
-    };
     // The file states the window of a causal layer; here half of it is on each side.
     let reach = keys.number("sliding_window")?.unwrap_or(4096) / 2;
     let global = Rope::of_kind(keys, "full_attention", "rope_theta", 1_000_000.)?;
@@ -135,80 +112,40 @@ pub(super) fn load_gemma3(keys: &Keys, sizes: &Sizes, vb: VarBuilder<'_>) -> Res
         View::rotary(Sees::All, global.frequencies(dim)?),
         View::rotary(Sees::Within(reach), local.frequencies(dim)?),
     ];
+    let mut model = transformer(keys, sizes, (GEMMA3, 1. / scalar.sqrt()), views, &vb)?;
+    model.embeddings.scale = Some((sizes.hidden as f64).sqrt());
     let pattern = keys.number("sliding_window_pattern")?.unwrap_or(6);
     let is_local = keys.local_layers(sizes.layers, |layer| !(layer + 1).is_multiple_of(pattern))?;
-    let view_of: Vec<usize> = is_local.into_iter().map(usize::from).collect();
-    let scale = (sizes.hidden as f64).sqrt();
-    transformer(sizes, &style, Some(scale), views, &view_of, &vb)
+    for (layer, is_local) in model.layers.iter_mut().zip(is_local) {
+        layer.view = usize::from(is_local);
+    }
+    Ok(model)
 }
 
+fn usual_scale(sizes: &Sizes) -> f64 {
+    1. / (sizes.heads.dim as f64).sqrt()
+}
+
+/// The view of models whose layers all rotate alike.
+fn plain_view(keys: &Keys, sizes: &Sizes, sees: Sees) -> Result<View> {
+    Ok(View::rotary(sees, Rope::read(keys, 10_000.)?.frequencies(sizes.heads.dim)?))
+}
+
+/// A model of these parts, whose attention has biases on request, and whose scores have a scale.
 fn transformer(
+    keys: &Keys,
     sizes: &Sizes,
-    style: &Style,
-    scale: Option<f64>,
+    (mut parts, scale): (Parts, f64),
     views: Vec<View>,
-    view_of: &[usize],
     vb: &VarBuilder<'_>,
 ) -> Result<Transformer> {
-    let layers = view_of.iter().enumerate();
-    let layers = layers.map(|(i, &view)| layer(sizes, style, view, vb.pp("layers").pp(i)));
+    parts.biases[0] = keys.flag("attention_bias", false)?;
+    parts.scale = Some(scale);
     Ok(Transformer {
-        embeddings: Embeddings {
-            scale,
-            ..Embeddings::words_only(sizes.table(sizes.vocab, vb.pp("embed_tokens"))?)
-        },
-        layers: layers.collect::<CandleResult<_>>()?,
-        norm: Some(style.norm(sizes.hidden, sizes.eps, vb.pp("norm"))?),
+        embeddings: Embeddings::words_only(sizes.table(sizes.vocab, vb.pp("embed_tokens"))?),
+        layers: parts.load_all(sizes, vb)?,
+        norm: Some(parts.norm.load(sizes.hidden, sizes.eps, vb.pp("norm"))?),
         views,
-    })
-}
-
-fn layer(sizes: &Sizes, style: &Style, view: usize, vb: VarBuilder<'_>) -> CandleResult<Layer> {
-    let norm = |name| style.norm(sizes.hidden, sizes.eps, vb.pp(name));
-    let (behind_attention, before_mlp, behind_mlp) = if style.sandwich {
-        (
-            Some(norm("post_attention_layernorm")?),
-            norm("pre_feedforward_layernorm")?,
-            Some(norm("post_feedforward_layernorm")?),
-        )
-    } else {
-        (None, norm("post_attention_layernorm")?, None)
-    };
-    Ok(Layer {
-        attention: attention(sizes, style, vb.pp("self_attn"))?,
-        around_attention: Residual {
-            before: Some(norm("input_layernorm")?),
-            after: behind_attention,
-            ..Residual::default()
-        },
-        mlp: Mlp::Products {
-            up: Up::Gated {
-                gate: sizes.linear(sizes.inner, style.mlp_bias, vb.pp("mlp.gate_proj"))?,
-                value: sizes.linear(sizes.inner, style.mlp_bias, vb.pp("mlp.up_proj"))?,
-                activation: sizes.activation,
-            },
-            down: sizes.down(style.mlp_bias, vb.pp("mlp.down_proj"))?,
-        },
-        around_mlp: Residual { before: Some(before_mlp), after: behind_mlp, ..Residual::default() },
-        view,
-    })
-}
-
-fn attention(sizes: &Sizes, style: &Style, vb: VarBuilder<'_>) -> CandleResult<Attention> {
-    let heads = sizes.heads;
-    let (queries, keys) = (heads.queries * heads.dim, heads.keys * heads.dim);
-    let linear = |out, name| sizes.linear(out, style.bias, vb.pp(name));
-    let inputs = [linear(queries, "q_proj")?, linear(keys, "k_proj")?, linear(keys, "v_proj")?];
-    let norm = |name| style.norm(heads.dim, sizes.eps, vb.pp(name));
-    Ok(Attention {
-        inputs: Inputs::Each(Box::new(inputs)),
-        norms: (style.head_norms)
-            .then(|| CandleResult::Ok([norm("q_norm")?, norm("k_norm")?]))
-            .transpose()?,
-        attention: nn::Attention::load(style.scale, vb.pp("attention")),
-        disentangled: None,
-        output: nn::linear_b(queries, sizes.hidden, style.bias, vb.pp("o_proj"))?,
-        heads,
     })
 }
 

@@ -54,7 +54,6 @@ impl ClassHead {
         Self { dense: Some(dense), ..self }
     }
 
-    /// Adds a norm between the product and the classifier.
     #[must_use]
     pub fn normalized(mut self, norm: nn::LayerNorm) -> Self {
         if let Some(dense) = &mut self.dense {
@@ -63,7 +62,6 @@ impl ClassHead {
         self
     }
 
-    /// The pooled vector of a text.
     pub fn pooled(&self, vectors: &[f32], size: usize) -> CandleResult<Vec<f32>> {
         if !self.is_late {
             return Ok(self.pooling.pool(vectors, size, 0));
@@ -73,7 +71,6 @@ impl ClassHead {
         Ok(self.pooling.pool(&inner, size, 0))
     }
 
-    /// The logits of pooled vectors.
     pub fn logits(&self, pooled: &Tensor) -> CandleResult<Tensor> {
         if self.is_late {
             return self.classifier.forward(pooled);
@@ -161,6 +158,21 @@ impl Source<'_> {
         }
         Ok(ClassHead::new(Mode::LastToken, nn::Linear::new(weight, None)))
     }
+}
+
+/// A square product with its activation, then the classifier, if the model has both.
+pub(super) fn two_products(
+    source: &Source<'_>,
+    dense: VarBuilder<'_>,
+    activation: FusedActivation,
+    classifier: &str,
+) -> Result<Option<ClassHead>> {
+    if !source.is_classifier(classifier) {
+        return Ok(None);
+    }
+    let dense = source.square(dense, true)?;
+    let head = ClassHead::of_first(source.classes(classifier, true)?);
+    Ok(Some(head.behind(dense, activation)))
 }
 
 /// The names of a head that guesses words.

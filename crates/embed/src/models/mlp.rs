@@ -17,7 +17,6 @@ pub(crate) enum Mlp {
 pub(crate) struct Mixture {
     pub router: nn::Router,
     pub experts: nn::Experts,
-    /// The number of experts of a token.
     pub chosen: usize,
     pub bias: Tensor,
 }

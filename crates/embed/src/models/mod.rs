@@ -1,5 +1,5 @@
-//! The models: `architecture` is the table of known models, each with a file; `transformer`,
-//! `attention` and `mlp` are their common parts.
+//! The models: `architecture` is the table of known models; `layer` loads their layers by names, and
+//! `transformer`, `attention` and `mlp` compute them.
 
 mod adapters;
 mod architecture;
@@ -9,9 +9,8 @@ mod clip;
 mod deberta;
 mod decoder;
 mod disentangled;
-mod gte;
 mod head;
-mod jina;
+mod layer;
 mod mlp;
 mod modernbert;
 mod nomic;

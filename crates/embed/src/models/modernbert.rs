@@ -5,13 +5,12 @@ use anyhow::Result;
 use candle_dynquant::FusedActivation;
 use candle_nn::VarBuilder;
 
-use super::attention::Attention;
+use super::bert;
 use super::head::{ClassHead, Guesses, Source};
-use super::mlp::{Mlp, Up};
-use super::projections::Inputs;
+use super::layer::{Expanded, Norm, Parts, Projected, pre_norm};
 use super::rope::Rope;
 use super::sizes::Sizes;
-use super::transformer::{Embeddings, Layer, Residual, Transformer};
+use super::transformer::{Embeddings, Layer, Transformer};
 use super::view::{Sees, View};
 use crate::keys::Keys;
 use crate::pooling::Mode;
@@ -24,6 +23,17 @@ pub(super) const GUESSES: Guesses = Guesses {
     activation: Some(FusedActivation::Gelu),
     function: "classifier_activation",
     biases: [("classifier_bias", false), ("norm_bias", false), ("decoder_bias", true)],
+};
+
+const PARTS: Parts = Parts {
+    layers: "layers",
+    inputs: Projected::Fused("attn.Wqkv"),
+    attention: "attn.attention",
+    output: "attn.Wo",
+    up: Expanded::Fused("mlp.Wi", true),
+    down: "mlp.Wo",
+    norms: [pre_norm("attn_norm"), pre_norm("mlp_norm")],
+    ..bert::BERT
 };
 
 pub(super) fn sizes(keys: &Keys) -> Result<Sizes> {
@@ -54,52 +64,25 @@ pub(super) fn load(keys: &Keys, sizes: &Sizes, vb: VarBuilder<'_>) -> Result<Tra
     };
     let every = keys.number("global_attn_every_n_layers")?.unwrap_or(3);
     let local = keys.local_layers(sizes.layers, |layer| !layer.is_multiple_of(every))?;
-    let layers = local.into_iter().enumerate();
-    let layers = layers.map(|(index, is_local)| {
-        let (vb, view) = (vb.pp("layers").pp(index), usize::from(is_local));
-        layer(keys, sizes, index, view, vb)
-    });
+    let mlp_bias = keys.flag("mlp_bias", false)?;
+    let mut parts = Parts {
+        norm: Norm::Layer { bias: has_bias },
+        biases: [keys.flag("attention_bias", false)?, mlp_bias, mlp_bias],
+        // The embeddings are already normalized.
+        norms: [[None; 3], PARTS.norms[1]],
+        ..PARTS
+    };
+    let mut layers = Vec::with_capacity(sizes.layers);
+    for (index, is_local) in local.into_iter().enumerate() {
+        let layer = parts.load(sizes, &vb.pp(parts.layers).pp(index))?;
+        layers.push(Layer { view: usize::from(is_local), ..layer });
+        parts.norms = PARTS.norms;
+    }
     Ok(Transformer {
         embeddings,
-        layers: layers.collect::<Result<_>>()?,
+        layers,
         norm: Some(sizes.norm_b(has_bias, vb.pp("final_norm"))?),
         views: views(keys, sizes.heads.dim)?,
-    })
-}
-
-fn layer(
-    keys: &Keys,
-    sizes: &Sizes,
-    index: usize,
-    view: usize,
-    vb: VarBuilder<'_>,
-) -> Result<Layer> {
-    let has_bias = keys.flag("norm_bias", false)?;
-    let norm = |name| sizes.norm_b(has_bias, vb.pp(name));
-    let bias = keys.flag("attention_bias", false)?;
-    let inputs = sizes.linear(3 * sizes.hidden, bias, vb.pp("attn.Wqkv"))?;
-    let output = sizes.linear(sizes.hidden, bias, vb.pp("attn.Wo"))?;
-    let bias = keys.flag("mlp_bias", false)?;
-    // The embeddings are already normalized.
-    let first = (index > 0).then(|| norm("attn_norm")).transpose()?;
-    Ok(Layer {
-        attention: Attention::new(
-            Inputs::Fused(inputs),
-            output,
-            sizes.heads,
-            vb.pp("attn.attention"),
-        ),
-        around_attention: Residual::pre_norm(first),
-        mlp: Mlp::Products {
-            up: Up::Fused {
-                both: sizes.linear(2 * sizes.inner, bias, vb.pp("mlp.Wi"))?,
-                activation: sizes.activation,
-                gate_first: true,
-            },
-            down: sizes.down(bias, vb.pp("mlp.Wo"))?,
-        },
-        around_mlp: Residual::pre_norm(Some(norm("mlp_norm")?)),
-        view,
     })
 }
 

@@ -1,4 +1,5 @@
-//! Nomic BERT and Jina embeddings v3: BERT's norms, with rotary positions. Nomic's products are gated
+//! Nomic BERT, Jina embeddings v3, and GTE of 2024 and later, including Snowflake's Arctic Embed 2:
+//! BERT's norms, with rotary positions. GTE's products are gated by the model's function, Nomic's
 //! by SiLU, and its `config.json` has GPT-2's keys, or BERT's if transformers wrote it; its second
 //! version has GELU without gates, and experts in every second layer.
 
@@ -7,26 +8,43 @@ use candle_dynquant::{FusedActivation, nn};
 use candle_nn::VarBuilder;
 use serde_json::Value;
 
-use super::attention::Attention;
-use super::mlp::{Mixture, Mlp, Up};
-use super::projections::{Heads, Inputs};
+use super::bert;
+use super::layer::{Expanded, Parts, Projected, post_norm};
+use super::mlp::{Mixture, Mlp};
 use super::rope::Rope;
 use super::sizes::Sizes;
-use super::transformer::{Layer, Residual, Transformer};
+use super::transformer::Transformer;
 use super::view::{Sees, View};
-use super::{bert, gte};
 use crate::keys::Keys;
 
-/// The differences between the layers of the two models.
-struct Parts {
-    /// The name of attention.
-    mixer: &'static str,
-    has_gate: bool,
-    /// Whether attention and the products up and down have biases.
-    biases: [bool; 3],
-    /// The numbers of experts in every second layer, and of those that compute a token.
-    experts: Option<[usize; 2]>,
-}
+const NOMIC: Parts = Parts {
+    layers: "encoder.layers",
+    inputs: Projected::Fused("attn.Wqkv"),
+    attention: "attn.attention",
+    output: "attn.out_proj",
+    up: Expanded::Plain("mlp.fc1"),
+    down: "mlp.fc2",
+    norms: [post_norm("norm1"), post_norm("norm2")],
+    ..bert::BERT
+};
+
+const JINA: Parts = Parts {
+    inputs: Projected::Fused("mixer.Wqkv"),
+    attention: "mixer.attention",
+    output: "mixer.out_proj",
+    ..NOMIC
+};
+
+const GTE: Parts = Parts {
+    inputs: Projected::Fused("attention.qkv_proj"),
+    attention: "attention.attention",
+    output: "attention.o_proj",
+    up: Expanded::Fused("mlp.up_gate_proj", false),
+    down: "mlp.down_proj",
+    norms: [post_norm("attn_ln"), post_norm("mlp_ln")],
+    biases: [true, false, true],
+    ..bert::BERT
+};
 
 pub(super) fn sizes(keys: &Keys) -> Result<Sizes> {
     if keys.get("n_embd").is_none() {
@@ -42,23 +60,26 @@ pub(super) fn sizes(keys: &Keys) -> Result<Sizes> {
         }
         return Ok(sizes);
     }
-    let hidden = keys.size("n_embd")?;
-    let heads = keys.size("n_head")?;
-    keys.divides("n_head", heads, "n_embd", hidden)?;
+    let layers = Sizes::of_layers(keys, ["n_embd", "n_head", "n_layer"].map(|name| [name; 2]))?;
     Ok(Sizes {
         vocab: keys.size("vocab_size")?,
-        hidden,
-        embedding: hidden,
-        layers: keys.size("n_layer")?,
-        heads: Heads::equal(heads, hidden),
-        inner: keys.size_or("n_inner", 4 * hidden)?,
+        inner: keys.size_or("n_inner", 4 * layers.hidden)?,
         eps: keys.epsilon("layer_norm_epsilon", 1e-12)?,
         activation: [FusedActivation::Gelu, FusedActivation::Silu][usize::from(has_gate(keys))],
         tokens: keys.positions("n_positions")?,
-        has_table: false,
         types: keys.count_or("type_vocab_size", 2)?,
-        takes_pairs: true,
+        ..layers
     })
+}
+
+pub(super) fn gte_sizes(keys: &Keys) -> Result<Sizes> {
+    let types = keys.count_or("type_vocab_size", 1)?;
+    Ok(Sizes { types, ..Sizes::read(keys)? })
+}
+
+pub(super) fn load_gte(keys: &Keys, sizes: &Sizes, vb: VarBuilder<'_>) -> Result<Transformer> {
+    let frequencies = Rope::read(keys, 160_000.)?.frequencies(sizes.heads.dim)?;
+    bert::transformer(sizes, &GTE, None, View::rotary(Sees::All, frequencies), &vb)
 }
 
 fn has_gate(keys: &Keys) -> bool {
@@ -67,8 +88,7 @@ fn has_gate(keys: &Keys) -> bool {
 
 pub(super) fn jina_sizes(keys: &Keys) -> Result<Sizes> {
     let eps = keys.epsilon("layer_norm_eps", 1e-5)?;
-    let sizes = gte::sizes(keys)?;
-    Ok(Sizes { eps, ..sizes })
+    Ok(Sizes { eps, ..gte_sizes(keys)? })
 }
 
 /// The sizes by the keys of Jina's code, which must say how fast positions rotate.
@@ -76,26 +96,22 @@ pub(super) fn published_jina_sizes(keys: &Keys) -> Result<Sizes> {
     let key = "rotary_emb_base";
     let base = keys.positive(key)?;
     base.ok_or_else(|| keys.fault(key, "a number above 0"))?;
-    gte::sizes(keys)
+    gte_sizes(keys)
 }
 
 pub(super) fn load(keys: &Keys, sizes: &Sizes, vb: VarBuilder<'_>) -> Result<Transformer> {
     let biases = ["qkv_proj_bias", "mlp_fc1_bias", "mlp_fc2_bias"];
-    let [attention, up, down] = biases.map(|key| keys.flag(key, false));
-    let parts = Parts {
-        mixer: "attn",
-        has_gate: has_gate(keys),
-        biases: [attention?, up?, down?],
-        experts: experts(keys)?,
-    };
-    transformer(keys, sizes, &parts, 1000., vb)
+    let [attention, up_bias, down] = biases.map(|key| keys.flag(key, false));
+    let up = if has_gate(keys) { Expanded::Gated(["mlp.fc12", "mlp.fc11"]) } else { NOMIC.up };
+    let parts = Parts { up, biases: [attention?, up_bias?, down?], ..NOMIC };
+    transformer(keys, sizes, &parts, experts(keys)?, 1000., vb)
 }
 
 pub(super) fn load_jina(keys: &Keys, sizes: &Sizes, vb: VarBuilder<'_>) -> Result<Transformer> {
-    let parts = Parts { mixer: "mixer", has_gate: false, biases: [true; 3], experts: None };
-    transformer(keys, sizes, &parts, 20_000., vb)
+    transformer(keys, sizes, &JINA, None, 20_000., vb)
 }
 
+/// The numbers of experts in every second layer, and of those that compute a token.
 fn experts(keys: &Keys) -> Result<Option<[usize; 2]>> {
     if keys.get("moe_every_n_layers").is_none_or(|it| it != 2) {
         return Ok(None);
@@ -123,50 +139,29 @@ fn transformer(
     keys: &Keys,
     sizes: &Sizes,
     parts: &Parts,
+    experts: Option<[usize; 2]>,
     theta: f64,
     vb: VarBuilder<'_>,
 ) -> Result<Transformer> {
     let embeddings = bert::embeddings(sizes, None, &vb.pp("embeddings"), vb.pp("emb_ln"))?;
     let theta = keys.positive("rotary_emb_base")?.unwrap_or(theta);
     let frequencies = Rope::read(keys, theta)?.frequencies(sizes.heads.dim)?;
-    let layers = 0..sizes.layers;
-    let layers = layers.map(|index| {
-        let experts = parts.experts.filter(|_| index % 2 == 1);
-        layer(sizes, parts, experts, vb.pp("encoder.layers").pp(index))
-    });
-    Transformer::new(embeddings, layers, View::rotary(Sees::All, frequencies))
-}
-
-fn layer(
-    sizes: &Sizes,
-    parts: &Parts,
-    experts: Option<[usize; 2]>,
-    vb: VarBuilder<'_>,
-) -> Result<Layer> {
-    let [bias, of_up, of_down] = parts.biases;
-    let (mixer, mlp) = (vb.pp(parts.mixer), vb.pp("mlp"));
-    let inputs = sizes.linear(3 * sizes.hidden, bias, mixer.pp("Wqkv"))?;
-    let output = sizes.linear(sizes.hidden, bias, mixer.pp("out_proj"))?;
-    let up = |name| sizes.linear(sizes.inner, of_up, mlp.pp(name));
-    let activation = sizes.activation;
-    let place = mixer.pp("attention");
-    Ok(Layer {
-        attention: Attention::new(Inputs::Fused(inputs), output, sizes.heads, place),
-        around_attention: Residual::post_norm(sizes.norm(vb.pp("norm1"))?),
-        mlp: if let Some(experts) = experts {
-            Mlp::Mixture(mixture(sizes, experts, &mlp)?)
-        } else {
-            Mlp::Products {
-                up: if parts.has_gate {
-                    Up::Gated { gate: up("fc12")?, value: up("fc11")?, activation }
-                } else {
-                    Up::Plain(up("fc1")?.with_activation(activation))
-                },
-                down: sizes.down(of_down, mlp.pp("fc2"))?,
+    let places = vb.pp(parts.layers);
+    let layers = (0..sizes.layers).map(|index| {
+        let place = places.pp(index);
+        match experts.filter(|_| index % 2 == 1) {
+            Some(experts) => {
+                let mixture = mixture(sizes, experts, &place.pp("mlp"))?;
+                Ok(parts.load_around(sizes, Mlp::Mixture(mixture), &place)?)
             }
-        },
-        around_mlp: Residual::post_norm(sizes.norm(vb.pp("norm2"))?),
-        view: 0,
+            None => Ok(parts.load(sizes, &place)?),
+        }
+    });
+    Ok(Transformer {
+        embeddings,
+        layers: layers.collect::<Result<_>>()?,
+        norm: None,
+        views: vec![View::rotary(Sees::All, frequencies)],
     })
 }
 

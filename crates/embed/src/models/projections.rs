@@ -12,7 +12,6 @@ pub(crate) struct Heads {
     pub dim: usize,
 }
 
-/// The products that make queries, keys and values.
 #[derive(Clone, Quantizable)]
 pub(crate) enum Inputs {
     Each(Box<[nn::Linear; 3]>),
@@ -26,7 +25,6 @@ impl Heads {
         Self { queries: heads, keys: heads, dim: size / heads }
     }
 
-    /// The scale of scores.
     pub fn scale(self) -> f32 {
         1. / (self.dim as f32).sqrt()
     }

@@ -6,7 +6,6 @@ use serde_json::Value;
 use crate::keys::Keys;
 use crate::tables;
 
-/// The rotary positions of some layers.
 pub(crate) struct Rope {
     theta: f64,
     scaling: Scaling,

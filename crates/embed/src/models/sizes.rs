@@ -32,24 +32,53 @@ pub(crate) struct Sizes {
 }
 
 impl Sizes {
-    /// The sizes by the keys of BERT and most of its relatives.
-    pub fn read(keys: &Keys) -> Result<Self> {
-        let hidden = keys.size("hidden_size")?;
-        let heads = keys.size("num_attention_heads")?;
-        keys.divides("num_attention_heads", heads, "hidden_size", hidden)?;
-        Ok(Self {
-            vocab: keys.size("vocab_size")?,
+    /// A model of this hidden size without layers, words or tokens.
+    pub fn empty(hidden: usize) -> Self {
+        Self {
+            vocab: 0,
             hidden,
             embedding: hidden,
-            layers: keys.size("num_hidden_layers")?,
-            heads: Heads::equal(heads, hidden),
+            layers: 0,
+            heads: Heads::equal(1, hidden),
+            inner: 0,
+            eps: 0.,
+            activation: FusedActivation::Gelu,
+            tokens: 0,
+            has_table: false,
+            types: 0,
+            takes_pairs: true,
+        }
+    }
+
+    /// The layers by the keys of the hidden size and the numbers of heads and layers, each with
+    /// another name, or the same.
+    pub fn of_layers(keys: &Keys, [hidden, heads, layers]: [[&str; 2]; 3]) -> Result<Self> {
+        let size = keys.size_as(hidden[0], hidden[1])?;
+        let count = keys.size_as(heads[0], heads[1])?;
+        keys.divides(heads[0], count, hidden[0], size)?;
+        Ok(Self {
+            layers: keys.size_as(layers[0], layers[1])?,
+            heads: Heads::equal(count, size),
+            ..Self::empty(size)
+        })
+    }
+
+    /// The layers by the keys of BERT and most of its relatives.
+    pub fn of_bert_layers(keys: &Keys) -> Result<Self> {
+        let names = ["hidden_size", "num_attention_heads", "num_hidden_layers"];
+        Self::of_layers(keys, names.map(|name| [name; 2]))
+    }
+
+    /// The sizes by the keys of BERT and most of its relatives.
+    pub fn read(keys: &Keys) -> Result<Self> {
+        let layers = Self::of_bert_layers(keys)?;
+        Ok(Self {
+            vocab: keys.size("vocab_size")?,
             inner: keys.size("intermediate_size")?,
             eps: keys.epsilon("layer_norm_eps", 1e-12)?,
             activation: keys.activation("hidden_act", FusedActivation::Gelu)?,
             tokens: keys.positions("max_position_embeddings")?,
-            has_table: false,
-            types: 0,
-            takes_pairs: true,
+            ..layers
         })
     }
 
@@ -57,16 +86,10 @@ impl Sizes {
         nn::linear_b(self.hidden, out, bias, vb)
     }
 
-    /// The product that follows the inner activations.
-    pub fn down(&self, bias: bool, vb: VarBuilder<'_>) -> CandleResult<nn::Linear> {
-        nn::linear_b(self.inner, self.hidden, bias, vb)
-    }
-
     pub fn norm(&self, vb: VarBuilder<'_>) -> CandleResult<nn::LayerNorm> {
         nn::layer_norm(self.hidden, self.eps, vb)
     }
 
-    /// A norm with or without a bias.
     pub fn norm_b(&self, bias: bool, vb: VarBuilder<'_>) -> CandleResult<nn::LayerNorm> {
         let config = nn::LayerNormConfig { affine: bias, ..self.eps.into() };
         nn::layer_norm(self.hidden, config, vb)

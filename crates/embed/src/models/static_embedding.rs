@@ -2,10 +2,9 @@
 //! folders have no configuration: it is made of the table.
 
 use anyhow::{Context, Result};
-use candle_dynquant::{Checkpoint, FusedActivation, nn};
+use candle_dynquant::{Checkpoint, nn};
 use candle_nn::VarBuilder;
 
-use super::projections::Heads;
 use super::sizes::Sizes;
 use super::transformer::{Embeddings, Transformer};
 use crate::keys::{Keys, MOST};
@@ -31,21 +30,9 @@ pub(crate) fn config(checkpoint: &Checkpoint, place: &str) -> Result<String> {
 }
 
 pub(super) fn sizes(keys: &Keys) -> Result<Sizes> {
-    let hidden = keys.size("hidden_size")?;
-    Ok(Sizes {
-        vocab: keys.size("vocab_size")?,
-        hidden,
-        embedding: hidden,
-        layers: 0,
-        heads: Heads::equal(1, hidden),
-        inner: 0,
-        eps: 0.,
-        activation: FusedActivation::Gelu,
-        tokens: MOST as usize,
-        has_table: false,
-        types: 0,
-        takes_pairs: false,
-    })
+    let sizes = Sizes::empty(keys.size("hidden_size")?);
+    let vocab = keys.size("vocab_size")?;
+    Ok(Sizes { vocab, tokens: MOST as usize, takes_pairs: false, ..sizes })
 }
 
 pub(super) fn load(keys: &Keys, sizes: &Sizes, vb: VarBuilder<'_>) -> Result<Transformer> {

@@ -22,20 +22,6 @@ pub(crate) struct Transformer {
 }
 
 impl Transformer {
-    /// A model without a norm after its layers, which all have the same view.
-    pub fn new(
-        embeddings: Embeddings,
-        layers: impl Iterator<Item = anyhow::Result<Layer>>,
-        view: View,
-    ) -> anyhow::Result<Self> {
-        Ok(Self {
-            embeddings,
-            layers: layers.collect::<anyhow::Result<_>>()?,
-            norm: None,
-            views: vec![view],
-        })
-    }
-
     /// The last hidden state, `[tokens, hidden]`.
     pub fn forward(&self, rows: &Rows) -> Result<Tensor> {
         let views = self.views.iter().map(|view| view.for_rows(rows));
@@ -72,7 +58,6 @@ pub(crate) struct Positions {
 }
 
 impl Embeddings {
-    /// The embeddings of words alone.
     pub fn words_only(words: nn::Embedding) -> Self {
         Self { words, types: None, positions: None, norm: None, projection: None, scale: None }
     }
@@ -110,14 +95,12 @@ impl Embeddings {
     }
 }
 
-/// A layer: attention, then products.
 #[derive(Clone, Quantizable)]
 pub(crate) struct Layer {
     pub attention: Attention,
     pub around_attention: Residual,
     pub mlp: Mlp,
     pub around_mlp: Residual,
-    /// The index of the layer's view.
     pub view: usize,
 }
 
@@ -142,7 +125,6 @@ impl From<Tensor> for Hidden {
 }
 
 impl Hidden {
-    /// The norm of the state, and the state.
     pub fn normal(self, norm: &nn::LayerNorm) -> Result<(Tensor, Tensor)> {
         match &self.term {
             Some(term) => norm.forward_add_with_sum(term, &self.sum),
@@ -170,14 +152,6 @@ pub(crate) struct Residual {
 }
 
 impl Residual {
-    pub fn post_norm(norm: nn::LayerNorm) -> Self {
-        Self { last: Some(norm), ..Self::default() }
-    }
-
-    pub fn pre_norm(norm: Option<nn::LayerNorm>) -> Self {
-        Self { before: norm, ..Self::default() }
-    }
-
     fn forward(
         &self,
         hidden: Hidden,

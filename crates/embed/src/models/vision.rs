@@ -6,9 +6,10 @@ use candle_dynquant::ops::Mask;
 use candle_dynquant::{FusedActivation, QConfigSpec, Quantizable, nn, quantize_dynamic};
 use candle_nn::{Conv2dConfig, Module, VarBuilder};
 
-use super::bert::{self, Names};
+use super::bert;
 use super::clip::{self, TOWER};
-use super::mlp::{Mlp, Up};
+use super::layer::{Expanded, Parts, Projected, pre_norm};
+use super::mlp::Mlp;
 use super::projections::Heads;
 use super::rows::Rows;
 use super::sizes::Sizes;
@@ -17,7 +18,6 @@ use super::view::{Sees, View};
 use crate::keys::Keys;
 use crate::tables;
 
-/// A model from pixels to vectors.
 #[derive(Clone, Quantizable)]
 pub(crate) struct Vision {
     patches: nn::Conv2d,
@@ -49,7 +49,6 @@ struct Head {
     mlp: Mlp,
 }
 
-/// The models that are known.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Family {
     Clip,
@@ -75,12 +74,15 @@ const SIGLIP: &str = r#"{"hidden_size": 768, "intermediate_size": 3072, "num_hid
 const DINO: &str = r#"{"hidden_size": 768, "num_hidden_layers": 12, "num_attention_heads": 12, "mlp_ratio": 4,
     "image_size": 224, "patch_size": 14, "hidden_act": "gelu", "layer_norm_eps": 1e-6, "num_register_tokens": 4}"#;
 
-const DINO_LAYER: Names = Names {
-    inputs: ["attention.attention.query", "attention.attention.key", "attention.attention.value"],
-    attention_norm: "norm1",
-    up: "mlp.fc1",
+const DINO_LAYER: Parts = Parts {
+    inputs: Projected::Each([
+        "attention.attention.query",
+        "attention.attention.key",
+        "attention.attention.value",
+    ]),
+    up: Expanded::Plain("mlp.fc1"),
     down: "mlp.fc2",
-    norm: "norm2",
+    norms: [pre_norm("norm1"), pre_norm("norm2")],
     ..bert::BERT
 };
 
@@ -100,12 +102,10 @@ pub(crate) struct VisionConfig {
 }
 
 impl VisionConfig {
-    /// Whether a `model_type` is known.
     pub fn is_known(model_type: &str) -> bool {
         ALL.iter().any(|(name, ..)| *name == model_type)
     }
 
-    /// Reads the keys of `config.json`.
     pub fn read(whole: &Keys) -> Result<Self> {
         let model_type = whole.word("model_type")?.unwrap_or_default();
         let known = ALL.into_iter().find(|(name, ..)| *name == model_type);
@@ -209,21 +209,17 @@ impl VisionConfig {
     }
 
     fn layer(&self, vb: VarBuilder<'_>) -> Result<Layer> {
-        let sizes = &self.sizes;
         if self.family != Family::Dino {
-            return clip::layer(sizes, &TOWER, bert::mlp(sizes, &TOWER, &vb)?, vb);
+            return Ok(TOWER.load(&self.sizes, &vb)?);
         }
-        let mlp = if self.keys.flag("use_swiglu_ffn", false)? {
-            let inner = (sizes.inner * 2 / 3).next_multiple_of(8);
-            let both = sizes.linear(2 * inner, true, vb.pp("mlp.weights_in"))?;
-            Mlp::Products {
-                up: Up::Fused { both, activation: FusedActivation::Silu, gate_first: true },
-                down: nn::linear(inner, sizes.hidden, vb.pp("mlp.weights_out"))?,
-            }
-        } else {
-            bert::mlp(sizes, &DINO_LAYER, &vb)?
-        };
-        let mut layer = clip::layer(sizes, &DINO_LAYER, mlp, vb.clone())?;
+        let (mut parts, mut sizes) = (DINO_LAYER, self.sizes);
+        if self.keys.flag("use_swiglu_ffn", false)? {
+            sizes.inner = (sizes.inner * 2 / 3).next_multiple_of(8);
+            sizes.activation = FusedActivation::Silu;
+            parts.up = Expanded::Fused("mlp.weights_in", true);
+            parts.down = "mlp.weights_out";
+        }
+        let mut layer = parts.load(&sizes, &vb)?;
         let scale = |name: &str| vb.pp(name).get(sizes.hidden, "lambda1");
         layer.around_attention.scale = Some(scale("layer_scale1")?);
         layer.around_mlp.scale = Some(scale("layer_scale2")?);
@@ -273,13 +269,11 @@ impl Vision {
         Ok(())
     }
 
-    /// The numbers of a vector.
     pub fn outputs(&self) -> usize {
         let projection = self.projection.as_ref().map(|it| it.weight().dims()[0]);
         projection.unwrap_or(self.positions.dims()[1])
     }
 
-    /// The tokens of a picture.
     pub fn tokens(&self) -> usize {
         self.positions.dims()[0] + self.first.as_ref().map_or(0, |first| first.dims()[0])
     }
@@ -302,7 +296,7 @@ impl Head {
             attention: nn::Attention::load(sizes.heads.scale(), place.clone()),
             output: sizes.linear(hidden, true, place.pp("out_proj"))?,
             norm: sizes.norm(vb.pp("layernorm"))?,
-            mlp: bert::mlp(sizes, &TOWER, vb)?,
+            mlp: TOWER.mlp(sizes, vb)?,
         })
     }
 
