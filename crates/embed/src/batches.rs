@@ -10,6 +10,27 @@ use crate::preset::Preset;
 use crate::tokenizer::each;
 use crate::tokens::{Direction, Prompt, Tokens};
 
+/// The constructor without options, and the underlying model, of a type that answers in batches.
+macro_rules! opened {
+    ($model:ty, $batches:tt, $calls:literal) => {
+        impl $model {
+            /// Opens a folder as [`Embedder::open`](crate::Embedder::open) does.
+            ///
+            /// # Errors
+            /// The errors of [`open_with`](Self::open_with).
+            pub fn open(dir: impl AsRef<Path>) -> Result<Self> {
+                Self::open_with(dir, Options::new())
+            }
+
+            #[doc = concat!("The underlying model, for lower-level calls", $calls, ".")]
+            pub fn encoder(&self) -> &Encoder {
+                &self.$batches.encoder
+            }
+        }
+    };
+}
+pub(crate) use opened;
+
 /// The most tokens of a batch of several texts, so that the activations of a layer stay in some MB.
 pub(crate) const MOST_TOKENS: usize = 8192;
 
@@ -26,12 +47,12 @@ pub(crate) const MOST_TOKENS: usize = 8192;
 /// ```
 pub struct Options {
     pub(crate) preset: Option<Preset>,
-    task: Option<String>,
-    equalize: Option<Vec<String>>,
+    pub(crate) task: Option<String>,
+    pub(crate) equalize: Option<Vec<String>>,
     /// Whether the head of bge-m3 is read if the folder has it.
-    is_lexical: bool,
+    pub(crate) is_lexical: bool,
     pub(crate) batch_size: usize,
-    max_tokens: Option<usize>,
+    pub(crate) max_tokens: Option<usize>,
     pub(crate) progress: Option<Box<Progress>>,
 }
 
@@ -62,16 +83,14 @@ impl Options {
     /// Sets the quantization of float weights; an error for a folder that is already quantized.
     #[must_use]
     pub fn preset(self, preset: Preset) -> Self {
-        let preset = Some(preset);
-        Self { preset, ..self }
+        Self { preset: Some(preset), ..self }
     }
 
     /// Adds the adapters of a task to the weights, such as `retrieval.query` of jina-embeddings-v3, and
     /// makes its prompt the default. Without a task weights are used without adapters.
     #[must_use]
     pub fn task(self, task: impl Into<String>) -> Self {
-        let task = Some(task.into());
-        Self { task, ..self }
+        Self { task: Some(task.into()), ..self }
     }
 
     /// Equalizes the norms of a float model before it is quantized, by running it on a few texts
@@ -88,8 +107,7 @@ impl Options {
     /// ```
     #[must_use]
     pub fn equalize(self, texts: impl IntoIterator<Item = impl Into<String>>) -> Self {
-        let equalize = Some(texts.into_iter().map(Into::into).collect());
-        Self { equalize, ..self }
+        Self { equalize: Some(texts.into_iter().map(Into::into).collect()), ..self }
     }
 
     /// Sets the most texts of a batch, which does not change the bits of answers.
@@ -101,21 +119,18 @@ impl Options {
     /// Sets the most tokens of a text, including special tokens; longer texts are cut at their end.
     #[must_use]
     pub fn max_tokens(self, max_tokens: usize) -> Self {
-        let max_tokens = Some(max_tokens);
-        Self { max_tokens, ..self }
+        Self { max_tokens: Some(max_tokens), ..self }
     }
 
     /// Sets a callback for the end of each batch, with the number of texts that are done, and of
     /// all.
     #[must_use]
     pub fn on_progress(self, progress: impl Fn(usize, usize) + Send + Sync + 'static) -> Self {
-        let progress: Option<Box<Progress>> = Some(Box::new(progress));
-        Self { progress, ..self }
+        Self { progress: Some(Box::new(progress)), ..self }
     }
 
     pub(crate) fn lexical(self) -> Self {
-        let is_lexical = true;
-        Self { is_lexical, ..self }
+        Self { is_lexical: true, ..self }
     }
 
     fn check(&self) -> Result<()> {
@@ -123,7 +138,6 @@ impl Options {
         Ok(())
     }
 
-    /// Checks the options of a model of pictures.
     #[cfg(feature = "images")]
     pub(crate) fn check_pictures(&self) -> Result<()> {
         let none = "expected no such option of a model of pictures";
@@ -149,7 +163,6 @@ impl Options {
     }
 }
 
-/// A model that answers batches.
 pub(crate) struct Batches {
     pub encoder: Encoder,
     size: usize,
@@ -170,7 +183,6 @@ impl Batches {
         self.answer_as(&each(texts, encode)?, head, finish)
     }
 
-    /// The answers to all texts, in order.
     pub fn answer(&self, texts: &[Tokens], head: Head) -> Result<Vec<Vec<f32>>> {
         self.answer_as(texts, head, |answer| answer)
     }

@@ -4,7 +4,7 @@ use std::path::Path;
 
 use anyhow::{Result, ensure};
 
-use crate::batches::{Batches, Options};
+use crate::batches::{Batches, Options, opened};
 use crate::folder::Encoder;
 use crate::functions::{sigmoid, softmax};
 use crate::model::Head;
@@ -27,19 +27,13 @@ pub struct Classifier {
     is_multi_label: bool,
 }
 
-impl Classifier {
-    /// Opens a folder as [`Embedder::open`](crate::Embedder::open) does.
-    ///
-    /// # Errors
-    /// Also when the model has no classification head.
-    pub fn open(dir: impl AsRef<Path>) -> Result<Self> {
-        Self::open_with(dir, Options::new())
-    }
+opened!(Classifier, batches, "");
 
+impl Classifier {
     /// Opens a folder with options.
     ///
     /// # Errors
-    /// Also when an option does not fit the model.
+    /// Also when an option does not fit the model, or the model has no classification head.
     pub fn open_with(dir: impl AsRef<Path>, options: Options) -> Result<Self> {
         let batches = options.open(dir.as_ref())?;
         let Encoder { model, config, .. } = &batches.encoder;
@@ -60,11 +54,6 @@ impl Classifier {
         }
         let several = problem.as_deref() == Some("multi_label_classification");
         Ok(Self { is_multi_label: several || config.labels.len() == 1, batches })
-    }
-
-    /// The underlying model, for lower-level calls.
-    pub fn encoder(&self) -> &Encoder {
-        &self.batches.encoder
     }
 
     /// All classes of each text with their probabilities, the most likely first. The probabilities

@@ -6,8 +6,7 @@ use serde_json::{Map, Value};
 use tokenizers::AddedToken;
 
 use crate::files::ADDED_TOKENS;
-use crate::json;
-use crate::keys::Keys;
+use crate::keys::{Keys, parse};
 use crate::lexical::Lexical;
 use crate::models::{Architecture, Sizes, TABLE, Tower};
 use crate::pooling::Pooling;
@@ -159,10 +158,8 @@ pub(crate) fn unread(path: &str, keys: Vec<String>) -> impl Iterator<Item = Stri
     keys.into_iter().map(move |key| format!("{path}: key {key:?} is not read"))
 }
 
-/// The settings of `tokenizer_config.json`.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct TokenizerConfig {
-    /// The path of the file.
     pub path: String,
     max_tokens: Option<usize>,
     /// Whether the model gets the tokenizer's token types: by `model_input_names`, else by the
@@ -260,8 +257,8 @@ impl TokenizerConfig {
         let family = family.unwrap_or_default();
         let is_bert = ["bert", "nomic_bert", "electra"].contains(&&*family);
         let path = format!("{}/tokenizer_config.json", texts.name);
-        let map: Map<String, Value> = json::parse(texts.tokenizer.unwrap_or("{}"))
-            .with_context(|| format!("{path}: expected the configuration of a tokenizer"))?;
+        let text = texts.tokenizer.unwrap_or("{}");
+        let map: Map<String, Value> = parse(&path, text, "the configuration of a tokenizer")?;
         let named = named_tokens(texts, &path, &map)?;
         let (keys, unknown) = Keys::flat_with(&path, map, &tables::TOKENIZER_CONFIG)?;
         notes.extend(unread(&path, unknown));
@@ -317,7 +314,6 @@ impl TokenizerConfig {
     }
 }
 
-/// The tokens that the files name.
 fn named_tokens(
     texts: &Texts<'_>,
     path: &str,
@@ -325,7 +321,7 @@ fn named_tokens(
 ) -> Result<Vec<NamedToken>> {
     let mut named = NamedToken::all(path, map)?;
     for (path, text) in &texts.tokens {
-        let map = json::parse(text).with_context(|| format!("{path}: expected tokens"))?;
+        let map = parse(path, text, "tokens")?;
         named.extend(NamedToken::all(path, &map)?);
         if path.ends_with(ADDED_TOKENS) {
             named.extend(map.keys().map(|key| NamedToken {

@@ -4,13 +4,12 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, ensure};
-use candle_core::{DType, Device, Tensor};
+use candle_core::Tensor;
 use candle_dynquant::{Checkpoint, Equalization, Quantizable, equalize, quantize_dynamic};
 use candle_dynquant_io::input;
 use candle_nn::{Module as _, VarBuilder};
 
-use crate::config::Config;
-use crate::config::Texts;
+use crate::config::{Config, Texts};
 use crate::files::{
     ADAPTER, ARTIFACT, CONFIG, MAX_TOKENIZER, TOKENIZER, TOKENIZER_CONFIG, TOKENS, optional_text,
     read, text,
@@ -72,25 +71,11 @@ impl Encoder {
     /// # Errors
     /// When the program lacks that feature, or the model cannot be quantized.
     pub fn embedded(preset: Preset) -> Result<Self> {
-        let name = "assets/bert";
         let [config, tokenizer, weights] = embedded()?;
-        let config = Config::parse(&Texts {
-            name,
-            config: std::str::from_utf8(config)?,
-            ..Texts::default()
-        })?;
-        let vb = VarBuilder::from_slice_safetensors(weights, DType::F32, &Device::Cpu)?;
-        let tokenizer = Tokenizer::parse("assets/bert/tokenizer.json", tokenizer, &config)?;
-        let network =
-            quantized(load(&config, Answers::Classes(config.labels.len()), None, vb)?, preset)?;
-        Ok(Self {
-            name: "debian-sections".to_owned(),
-            model: Model::new(network, &config, Vec::new(), false)?,
-            config,
-            tokenizer,
-            dtype: preset.to_string(),
-            prompts: Prompts::default(),
-        })
+        let config = std::str::from_utf8(config)?;
+        let (name, weights) = ("assets/bert", weights.to_vec());
+        let encoder = Self::of_bytes(name, config, tokenizer, weights, Some(preset))?;
+        Ok(Self { name: "debian-sections".to_owned(), ..encoder })
     }
 
     /// Whether a folder's model makes embeddings or classes: some architectures also generate text.
@@ -129,9 +114,18 @@ impl Encoder {
         tokenizer: &[u8],
         weights: Vec<u8>,
     ) -> Result<Self> {
-        let checkpoint = Checkpoint::from_bytes(&format!("{name}/model.safetensors"), weights)?;
-        let is_quantized = checkpoint.tensors().any(|tensor| tensor.quantized);
-        let loaded = Loaded::new(checkpoint);
+        Self::of_bytes(name, config, tokenizer, weights, None)
+    }
+
+    fn of_bytes(
+        name: &str,
+        config: &str,
+        tokenizer: &[u8],
+        weights: Vec<u8>,
+        preset: Option<Preset>,
+    ) -> Result<Self> {
+        let path = format!("{name}/model.safetensors");
+        let loaded = Loaded::new(Checkpoint::from_bytes(&path, weights)?);
         let config = Config::parse(&Texts {
             name,
             config,
@@ -144,12 +138,14 @@ impl Encoder {
         let network = load(&config, answers, None, loaded.var_builder());
         let network = network.with_context(|| name.to_owned())?;
         loaded.check(&name)?;
+        let is_quantized = loaded.is_quantized();
+        let (network, dtype) = by_preset(network, is_quantized, preset, Preset::NONE, name)?;
         Ok(Self {
             name: name.to_owned(),
             model: Model::new(network, &config, Vec::new(), false)?,
             config,
             tokenizer,
-            dtype: if is_quantized { "quantized".to_owned() } else { Preset::NONE.to_string() },
+            dtype,
             prompts: Prompts::default(),
         })
     }
@@ -477,7 +473,7 @@ fn equalize_norms(network: &mut Network, tokenizer: &Tokenizer, texts: &[String]
 
 /// A float model in a preset, or a quantized one, with the name of its format.
 pub(crate) fn by_preset<N: Quantizable>(
-    network: N,
+    mut network: N,
     is_quantized: bool,
     preset: Option<Preset>,
     default: Preset,
@@ -490,16 +486,12 @@ pub(crate) fn by_preset<N: Quantizable>(
         ),
         (false, preset) => {
             let preset = preset.unwrap_or(default);
-            Ok((quantized(network, preset)?, preset.to_string()))
+            if let Some(spec) = preset.spec()? {
+                quantize_dynamic(&mut network, &spec)?;
+            }
+            Ok((network, preset.to_string()))
         }
     }
-}
-
-fn quantized<N: Quantizable>(mut network: N, preset: Preset) -> Result<N> {
-    if let Some(spec) = preset.spec()? {
-        quantize_dynamic(&mut network, &spec)?;
-    }
-    Ok(network)
 }
 
 /// The last component of the path, also for `.` and `..`; for a snapshot in the cache of the

@@ -6,12 +6,13 @@ use std::path::Path;
 
 use anyhow::{Context, Result, ensure};
 use candle_dynquant::FusedActivation;
+use candle_dynquant_decoder::json::unique;
+use candle_dynquant_io::json::strict;
 use candle_dynquant_io::keys::Table;
 use serde::de::DeserializeOwned;
 use serde_json::{Map, Value};
 
 use crate::files::{CONFIG, optional_text};
-use crate::json;
 use crate::tables;
 
 /// The keys of the file, with its path for error messages.
@@ -25,14 +26,16 @@ pub(crate) struct Keys {
 
 impl Keys {
     pub fn parse(path: &str, text: &str) -> Result<Self> {
-        let map = json::parse(text).with_context(|| format!("{path}: expected a JSON object"))?;
-        Ok(Self::new(path, map))
+        Ok(Self::new(path, parse(path, text, "a JSON object")?))
     }
 
     pub fn new(path: &str, map: Map<String, Value>) -> Self {
-        let path = path.to_owned();
-        let most = MOST;
-        Self { path, map, most }
+        Self { path: path.to_owned(), map, most: MOST }
+    }
+
+    /// The keys of a file's text, as in [`flat`](Self::flat); `expected` describes it in errors.
+    pub fn flat_text(path: &str, text: &str, expected: &str, table: &Table) -> Result<Self> {
+        Self::flat(path, parse(path, text, expected)?, table)
     }
 
     /// The keys of a file, nested keys by path such as `a.b`; an error if a key has no row.
@@ -86,7 +89,7 @@ impl Keys {
     /// The keys of a tower over transformers' defaults: those of a nested object, of which the
     /// other keys are checked here, or of a whole file.
     pub fn tower(&self, part: &str, defaults: &str, notes: &mut Vec<String>) -> Result<Self> {
-        let mut all: Map<String, Value> = json::parse(defaults)?;
+        let mut all: Map<String, Value> = serde_json::from_str(defaults)?;
         let mut path = self.path.clone();
         let mut given = self.map.clone();
         if let Some("clip" | "siglip") = self.word("model_type")?.as_deref() {
@@ -124,7 +127,6 @@ impl Keys {
         anyhow::anyhow!("{}: key {key:?}: expected {expected}, got {got}", self.path)
     }
 
-    /// The value of a key, of any type, if the key exists.
     pub fn optional<T: DeserializeOwned>(&self, key: &str, expected: &str) -> Result<Option<T>> {
         let value = self.get(key).map(|value| T::deserialize(value));
         value.transpose().map_err(|_| self.fault(key, expected))
@@ -146,7 +148,6 @@ impl Keys {
         }
     }
 
-    /// The most positions of a text.
     pub fn positions(&self, key: &str) -> Result<usize> {
         let number = self.number(key)?;
         number.ok_or_else(|| self.fault(key, SIZE))
@@ -182,7 +183,6 @@ impl Keys {
         Ok(size)
     }
 
-    /// A positive number.
     pub fn positive(&self, key: &str) -> Result<Option<f64>> {
         match self.get(key).map(Value::as_f64) {
             None => Ok(None),
@@ -216,7 +216,6 @@ impl Keys {
         }
     }
 
-    /// The activation function of a name under a key.
     pub fn named_activation(&self, key: &str, name: &str) -> Result<FusedActivation> {
         match name {
             "gelu" => Ok(FusedActivation::Gelu),
@@ -230,7 +229,6 @@ impl Keys {
         }
     }
 
-    /// A token's id.
     pub fn token(&self, key: &str, default: u32) -> Result<u32> {
         let id = self.optional(key, "a token id")?;
         Ok(id.unwrap_or(default))
@@ -306,9 +304,14 @@ impl Keys {
 pub(crate) fn is_architecture(dir: &Path, ending: &str) -> Result<bool> {
     let path = dir.join(CONFIG);
     let text = optional_text(&path)?;
-    let keys = text.map(|text| Keys::parse(&path.display().to_string(), &text));
-    let keys = keys.transpose()?;
+    let keys = text.map(|text| Keys::parse(&path.display().to_string(), &text)).transpose()?;
     Ok(keys.is_some_and(|keys| keys.is_architecture(ending)))
+}
+
+/// Parses the text of the file `path`, JSON without duplicate keys as Python or an editor may write it;
+/// `expected` describes it in errors.
+pub(crate) fn parse<T: DeserializeOwned>(path: &str, text: &str, expected: &str) -> Result<T> {
+    unique(&strict(text.into())).with_context(|| format!("{path}: expected {expected}"))
 }
 
 const SIZE: &str = "a positive integer below 2^31";

@@ -3,19 +3,17 @@
 
 use std::path::Path;
 
-use anyhow::{Context, Result};
+use anyhow::Result;
 
 use crate::config::{NamedToken, unread};
 use crate::files::{ARTIFACT, optional_text};
-use crate::json;
-use crate::keys::Keys;
+use crate::keys::{Keys, parse};
 use crate::modules::{Modules, Tool, config};
 use crate::prompts::SETTINGS;
 use crate::sentence::{Expansion, Sentence};
 use crate::tables;
 use crate::tokens::{Tokens, TokensError};
 
-/// The settings of a folder.
 #[derive(Clone, Debug)]
 pub(crate) struct LateSettings {
     pub query: Side,
@@ -24,7 +22,6 @@ pub(crate) struct LateSettings {
     pub projection: Option<usize>,
 }
 
-/// The settings of queries or of documents.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Side {
     /// The token that stands behind the first.
@@ -76,7 +73,7 @@ impl LateSettings {
         let path = dir.join(file);
         let text = optional_text(&path)?.unwrap_or_else(|| "{}".to_owned());
         let path = path.display().to_string();
-        let map = json::parse(&text).with_context(|| format!("{path}: expected a JSON object"))?;
+        let map = parse(&path, &text, "a JSON object")?;
         let (keys, unknown) = Keys::flat_with(&path, map, &tables::LATE)?;
         let mut settings = Self::of_keys(&keys, names)?;
         if file == ARTIFACT {

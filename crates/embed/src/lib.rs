@@ -96,7 +96,6 @@ mod functions;
 pub mod hub;
 #[cfg(feature = "images")]
 mod images;
-mod json;
 mod keys;
 mod late;
 mod lexical;

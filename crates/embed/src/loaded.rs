@@ -32,12 +32,10 @@ impl Loaded {
         Self { others, ..self }
     }
 
-    /// Whether a weight is quantized.
     pub fn is_quantized(&self) -> bool {
         self.checkpoint.tensors().any(|tensor| tensor.quantized)
     }
 
-    /// The bytes of all tensors.
     pub fn bytes(&self) -> u64 {
         self.checkpoint.tensors().map(|tensor| tensor.bytes).sum()
     }

@@ -288,7 +288,6 @@ impl Model {
 /// The most keys of attention in 8 bits, so that sums fit an i32.
 const MOST_INT8: usize = 1 << 16;
 
-/// A visitor that collects the precisions of attention layers.
 struct Precisions(Vec<Precision>);
 
 impl Visitor for Precisions {

@@ -9,10 +9,9 @@ use candle_dynquant_io::keys::Table;
 use candle_nn::Module as _;
 use serde_json::{Map, Value};
 
-use crate::files::{optional_text, text};
+use crate::files::{CONFIG, optional_text, text};
 use crate::functions::normalized;
-use crate::json;
-use crate::keys::{Keys, is_architecture};
+use crate::keys::{Keys, is_architecture, parse};
 use crate::loaded::Loaded;
 use crate::sentence::Sentence;
 use crate::tables;
@@ -123,7 +122,7 @@ const SCORES: &str = "scores";
 pub(crate) const JINA_V3: &str = "custom_st.Transformer";
 /// The file that lists the modules after the model.
 pub(crate) const MODULES: &str = "modules.json";
-const CONFIG: &str = "config.json";
+const EXPECTED: &str = "the modules of sentence-transformers";
 
 impl Modules {
     /// The modules of a folder; without `modules.json`, a pooling in its usual place, or none.
@@ -148,8 +147,7 @@ impl Modules {
             return Ok(modules);
         };
         let path = path.display().to_string();
-        let entries: Vec<Map<String, Value>> = json::parse(&text)
-            .with_context(|| format!("{path}: expected the modules of sentence-transformers"))?;
+        let entries: Vec<Map<String, Value>> = parse(&path, &text, EXPECTED)?;
         let mut seen = Vec::new();
         modules.lacks_pooling = Some(path.clone());
         for (index, entry) in entries.into_iter().enumerate() {
@@ -304,23 +302,20 @@ impl Modules {
 /// The folder of a model: below `dir` of a CLIP model that sentence-transformers wrote, else `dir`.
 pub(crate) fn model_folder(dir: &Path) -> Result<PathBuf> {
     let path = dir.join(MODULES);
-    let entries = optional_text(&path)?.map(|text| json::parse(&text));
-    let entries: Vec<Map<String, Value>> = entries
-        .transpose()
-        .with_context(|| {
-            format!("{}: expected the modules of sentence-transformers", path.display())
-        })?
-        .unwrap_or_default();
+    let text = optional_text(&path)?;
+    let path = path.display().to_string();
+    let entries = text.map(|text| parse(&path, &text, EXPECTED));
+    let entries: Vec<Map<String, Value>> = entries.transpose()?.unwrap_or_default();
     let [entry] = entries.as_slice() else {
         return Ok(dir.to_owned());
     };
-    let keys = Keys::flat(&path.display().to_string(), entry.clone(), &tables::MODULES)?;
+    let keys = Keys::flat(&path, entry.clone(), &tables::MODULES)?;
     let is_clip = keys.word("type")?.is_some_and(|it| it.ends_with(".CLIPModel"));
     if !is_clip {
         return Ok(dir.to_owned());
     }
     let subfolder = keys.word("path")?.unwrap_or_default();
-    Ok(dir.join(plain(&path.display().to_string(), &subfolder)?))
+    Ok(dir.join(plain(&path, &subfolder)?))
 }
 
 /// A path within the folder, of at most one component.
@@ -448,10 +443,9 @@ impl Module {
 /// The `config.json` of a module, whose keys must all be known.
 pub(crate) fn config(dir: &Path, table: &Table) -> Result<Keys> {
     let path = dir.join(CONFIG);
-    let map = json::parse(&text(&path)?);
-    let path = path.display().to_string();
-    let map = map.with_context(|| format!("{path}: expected a module of sentence-transformers"))?;
-    Keys::flat(&path, map, table)
+    let text = text(&path)?;
+    let expected = "a module of sentence-transformers";
+    Keys::flat_text(&path.display().to_string(), &text, expected, table)
 }
 
 fn check(keys: &Keys, key: &str, inputs: usize) -> Result<()> {

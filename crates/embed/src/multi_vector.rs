@@ -4,7 +4,7 @@ use std::path::Path;
 
 use anyhow::{Result, ensure};
 
-use crate::batches::{Batches, Options};
+use crate::batches::{Batches, Options, opened};
 use crate::folder::Encoder;
 use crate::model::Head;
 
@@ -71,19 +71,13 @@ impl MultiVector {
     }
 }
 
-impl MultiVectorEmbedder {
-    /// Opens a folder as [`Embedder::open`](crate::Embedder::open) does.
-    ///
-    /// # Errors
-    /// Also when the folder is for one vector of each text.
-    pub fn open(dir: impl AsRef<Path>) -> Result<Self> {
-        Self::open_with(dir, Options::new())
-    }
+opened!(MultiVectorEmbedder, 0, ", with vectors by [`Head::TokenEmbeddings`]");
 
+impl MultiVectorEmbedder {
     /// Opens a folder with options.
     ///
     /// # Errors
-    /// Also when an option does not fit the model.
+    /// Also when an option does not fit the model, or the folder is for one vector of each text.
     pub fn open_with(dir: impl AsRef<Path>, options: Options) -> Result<Self> {
         let batches = options.open(dir.as_ref())?;
         ensure!(
@@ -97,11 +91,6 @@ impl MultiVectorEmbedder {
     /// The number of values in a vector.
     pub fn dimensions(&self) -> usize {
         self.encoder().config.embedding_size
-    }
-
-    /// The underlying model, for lower-level calls, with vectors by [`Head::TokenEmbeddings`].
-    pub fn encoder(&self) -> &Encoder {
-        &self.0.encoder
     }
 
     /// The vectors of questions, behind the folder's prefix and prompt `query`, and with those of

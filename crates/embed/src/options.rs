@@ -7,8 +7,7 @@ use anyhow::{Context, Result, ensure};
 use crate::batches::Options;
 use crate::embedder::Embedder;
 use crate::files::text;
-use crate::folder::Encoder;
-use crate::folder::digest;
+use crate::folder::{Encoder, digest};
 use crate::preset::Preset;
 
 /// The model of a program.
@@ -47,10 +46,7 @@ impl ModelOptions {
     pub fn open(&self) -> Result<Encoder> {
         match self.path()? {
             Some(dir) => {
-                let texts = self.texts()?;
-                let (task, texts) = (self.task.as_deref(), texts.as_deref());
-                let encoder = Encoder::open_with(&dir, self.preset, task, texts, true);
-                let encoder = encoder.context(OPTION)?;
+                let encoder = self.options()?.lexical().open(&dir).context(OPTION)?.encoder;
                 #[cfg(feature = "program")]
                 encoder.tell_notes();
                 Ok(encoder)
@@ -84,17 +80,8 @@ impl ModelOptions {
     /// # Errors
     /// When the texts of `equalize` cannot be read.
     pub fn options(&self) -> Result<Options> {
-        let mut options = Options::new();
-        if let Some(preset) = self.preset {
-            options = options.preset(preset);
-        }
-        if let Some(texts) = self.texts()? {
-            options = options.equalize(texts);
-        }
-        if let Some(task) = &self.task {
-            options = options.task(task);
-        }
-        Ok(options)
+        let (preset, task, equalize) = (self.preset, self.task.clone(), self.texts()?);
+        Ok(Options { preset, task, equalize, ..Options::new() })
     }
 
     /// The texts of `equalize`, without empty lines.

@@ -7,7 +7,7 @@ use candle_dynquant_decoder::{Message, Template};
 use serde_json::{Map, Value};
 
 use crate::files::{TOKENIZER_CONFIG, optional_text};
-use crate::json;
+use crate::keys::parse;
 
 /// A template that turns a pair into a text, as sentence-transformers does with the folder's chat
 /// template.
@@ -34,7 +34,6 @@ impl PairTemplate {
         })
     }
 
-    /// The text of a pair.
     pub fn text(&self, query: &str, document: &str) -> Result<String> {
         let pair = [Message::new("query", query), Message::new("document", document)];
         let messages: Vec<Message> = self.system.iter().cloned().chain(pair).collect();
@@ -47,8 +46,7 @@ fn special_tokens(dir: &Path) -> Result<[String; 2]> {
     let path = dir.join(TOKENIZER_CONFIG);
     let keys: Map<String, Value> = match optional_text(&path)? {
         None => Map::new(),
-        Some(text) => json::parse(&text)
-            .with_context(|| format!("{}: expected a JSON object", path.display()))?,
+        Some(text) => parse(&path.display().to_string(), &text, "a JSON object")?,
     };
     let token = |key| {
         let value = keys.get(key).unwrap_or(&Value::Null);

@@ -2,10 +2,9 @@
 
 use std::fmt;
 
-use anyhow::{Context, Result};
+use anyhow::Result;
 use serde_json::Value;
 
-use crate::json;
 use crate::keys::Keys;
 use crate::tables;
 
@@ -54,16 +53,14 @@ impl Default for Pooling {
 }
 
 impl Pooling {
-    /// The last token alone.
     pub(crate) fn last_token() -> Self {
         Self { modes: vec![Mode::LastToken], ..Self::default() }
     }
 
     /// Reads a configuration of sentence-transformers, for vectors of `hidden` numbers.
     pub(crate) fn parse(path: &str, text: &str, hidden: usize) -> Result<Self> {
-        let map = json::parse(text)
-            .with_context(|| format!("{path}: expected the pooling of sentence-transformers"))?;
-        let keys = Keys::flat(path, map, &tables::POOLING)?;
+        let expected = "the pooling of sentence-transformers";
+        let keys = Keys::flat_text(path, text, expected, &tables::POOLING)?;
         for key in ["embedding_dimension", "word_embedding_dimension"] {
             if keys.number(key)?.is_some_and(|size| size != hidden) {
                 return Err(keys.fault(key, &format!("the model's {hidden}")));

@@ -27,7 +27,6 @@ impl Preset {
         QConfigSpec::PRESETS.into_iter().map(Self).chain([Self::NONE])
     }
 
-    /// The names of all presets.
     fn names() -> String {
         Self::all().map(|it| it.0).collect::<Vec<_>>().join(", ")
     }

@@ -4,13 +4,12 @@
 use std::collections::BTreeMap;
 use std::path::Path;
 
-use anyhow::{Context, Result, ensure};
+use anyhow::{Result, ensure};
 use serde::Deserialize;
 
 use crate::config::unread;
 use crate::files::optional_text;
-use crate::json;
-use crate::keys::Keys;
+use crate::keys::{Keys, parse};
 use crate::modules::Modules;
 use crate::tables;
 
@@ -48,8 +47,8 @@ impl Prompts {
             return Ok(Self::default());
         };
         let path = path.display().to_string();
-        let expected = || format!("{path}: expected the prompts of sentence-transformers");
-        let map = json::parse(&text).with_context(expected)?;
+        let expected = "the prompts of sentence-transformers";
+        let map = parse(&path, &text, expected)?;
         let (keys, unknown) = Keys::flat_with(&path, map, &tables::PROMPTS)?;
         let is_late = modules.late.is_some();
         let is_read = |key: &String| is_late && tables::LATE.treatment(key).is_some();
@@ -65,7 +64,7 @@ impl Prompts {
         if !fits {
             return Err(keys.fault(key, "the type of model that modules.json makes"));
         }
-        let mut prompts: Self = json::parse(&text).with_context(expected)?;
+        let mut prompts: Self = parse(&path, &text, expected)?;
         prompts.truncate_dim = keys.number("truncate_dim")?;
         if let Some(name) = &prompts.default_prompt_name {
             ensure!(

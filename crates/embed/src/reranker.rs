@@ -5,7 +5,7 @@ use std::path::Path;
 use anyhow::{Context, Result, bail, ensure};
 use serde_json::Value;
 
-use crate::batches::{Batches, Options};
+use crate::batches::{Batches, Options, opened};
 use crate::folder::Encoder;
 use crate::functions::sigmoid;
 use crate::keys::Keys;
@@ -30,19 +30,13 @@ pub struct Reranker {
     is_sigmoid: bool,
 }
 
-impl Reranker {
-    /// Opens a folder as [`Embedder::open`](crate::Embedder::open) does.
-    ///
-    /// # Errors
-    /// Also when the model has no head of one class.
-    pub fn open(dir: impl AsRef<Path>) -> Result<Self> {
-        Self::open_with(dir, Options::new())
-    }
+opened!(Reranker, batches, "");
 
+impl Reranker {
     /// Opens a folder with options.
     ///
     /// # Errors
-    /// Also when an option does not fit the model.
+    /// Also when an option does not fit the model, or the model has no head of one class.
     pub fn open_with(dir: impl AsRef<Path>, options: Options) -> Result<Self> {
         let batches = options.open(dir.as_ref())?;
         let encoder = &batches.encoder;
@@ -56,11 +50,6 @@ impl Reranker {
         let is_sigmoid = is_sigmoid(activation, &encoder.config.keys)
             .with_context(|| dir.as_ref().display().to_string())?;
         Ok(Self { batches, is_sigmoid })
-    }
-
-    /// The underlying model, for lower-level calls.
-    pub fn encoder(&self) -> &Encoder {
-        &self.batches.encoder
     }
 
     /// The score of each text for a query, as in sentence-transformers: between 0 and 1, unless

@@ -3,11 +3,9 @@
 
 use std::path::Path;
 
-use anyhow::{Context, Result, bail};
-use serde_json::{Map, Value};
+use anyhow::{Result, bail};
 
 use crate::files::optional_text;
-use crate::json;
 use crate::keys::Keys;
 use crate::tables;
 
@@ -22,7 +20,6 @@ pub(crate) const FILES: [&str; 7] = [
     "sentence_xlnet_config.json",
 ];
 
-/// The settings of a folder.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Sentence {
     /// The most tokens of a text, with the file and the key.
@@ -66,10 +63,8 @@ impl Sentence {
     }
 
     fn parse(path: &str, text: &str) -> Result<Self> {
-        let map: Map<String, Value> = json::parse(text).with_context(|| {
-            format!("{path}: expected the sentence configuration of sentence-transformers")
-        })?;
-        let keys = Keys::flat(path, map, &tables::SENTENCE)?;
+        let expected = "the sentence configuration of sentence-transformers";
+        let keys = Keys::flat_text(path, text, expected, &tables::SENTENCE)?;
         let task = keys.word("transformer_task")?;
         let (output, values) = match task.as_deref() {
             None | Some("feature-extraction") => ("token_embeddings", "last_hidden_state"),

@@ -4,7 +4,7 @@ use std::path::Path;
 
 use anyhow::{Result, ensure};
 
-use crate::batches::{Batches, Options};
+use crate::batches::{Batches, Options, opened};
 use crate::folder::Encoder;
 use crate::model::Head;
 
@@ -65,19 +65,14 @@ impl SparseVector {
     }
 }
 
-impl SparseEmbedder {
-    /// Opens a folder as [`Embedder::open`](crate::Embedder::open) does.
-    ///
-    /// # Errors
-    /// Also when the folder has neither `SpladePooling` nor the head of bge-m3.
-    pub fn open(dir: impl AsRef<Path>) -> Result<Self> {
-        Self::open_with(dir, Options::new())
-    }
+opened!(SparseEmbedder, 0, ", with the weights of all tokens by [`Head::Sparse`]");
 
+impl SparseEmbedder {
     /// Opens a folder with options.
     ///
     /// # Errors
-    /// Also when an option does not fit the model.
+    /// Also when an option does not fit the model, or the folder has neither `SpladePooling` nor the head
+    /// of bge-m3.
     pub fn open_with(dir: impl AsRef<Path>, options: Options) -> Result<Self> {
         let dir = dir.as_ref();
         let batches = options.lexical().open(dir)?;
@@ -88,11 +83,6 @@ impl SparseEmbedder {
             dir.display(),
         );
         Ok(Self(batches))
-    }
-
-    /// The underlying model, for lower-level calls, with the weights of all tokens by [`Head::Sparse`].
-    pub fn encoder(&self) -> &Encoder {
-        &self.0.encoder
     }
 
     /// The vectors of texts, after the folder's default prompt if it has one.

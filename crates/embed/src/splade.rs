@@ -1,10 +1,9 @@
 //! The pooling of SPLADE: a weight for each token of the vocabulary, from the logits of the model's
 //! guesses of words.
 
-use anyhow::{Context, Result};
+use anyhow::Result;
 use candle_core::{Device, Result as CandleResult, Tensor};
 
-use crate::json;
 use crate::keys::Keys;
 use crate::models::ClassHead;
 use crate::tables;
@@ -24,9 +23,8 @@ pub(crate) struct Splade {
 impl Splade {
     /// Reads a configuration of sentence-transformers.
     pub fn parse(path: &str, text: &str) -> Result<Self> {
-        let map = json::parse(text)
-            .with_context(|| format!("{path}: expected the pooling of sentence-transformers"))?;
-        let keys = Keys::flat(path, map, &tables::SPLADE_POOLING)?;
+        let expected = "the pooling of sentence-transformers";
+        let keys = Keys::flat_text(path, text, expected, &tables::SPLADE_POOLING)?;
         let (strategy, function) = ("pooling_strategy", "activation_function");
         Ok(Self {
             is_sum: match keys.word(strategy)?.as_deref() {

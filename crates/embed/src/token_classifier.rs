@@ -5,7 +5,7 @@ use std::path::Path;
 
 use anyhow::{Result, ensure};
 
-use crate::batches::{Batches, Options};
+use crate::batches::{Batches, Options, opened};
 use crate::folder::Encoder;
 use crate::functions::softmax;
 use crate::model::Head;
@@ -51,19 +51,13 @@ pub struct Entity {
     pub score: f32,
 }
 
-impl TokenClassifier {
-    /// Opens a folder as [`Embedder::open`](crate::Embedder::open) does.
-    ///
-    /// # Errors
-    /// Also when the model has no head for the classes of tokens.
-    pub fn open(dir: impl AsRef<Path>) -> Result<Self> {
-        Self::open_with(dir, Options::new())
-    }
+opened!(TokenClassifier, 0, ", with logits by [`Head::TokenClasses`]");
 
+impl TokenClassifier {
     /// Opens a folder with options.
     ///
     /// # Errors
-    /// Also when an option does not fit the model.
+    /// Also when an option does not fit the model, or the model has no head for the classes of tokens.
     pub fn open_with(dir: impl AsRef<Path>, options: Options) -> Result<Self> {
         let batches = options.open(dir.as_ref())?;
         ensure!(
@@ -72,11 +66,6 @@ impl TokenClassifier {
             dir.as_ref().display(),
         );
         Ok(Self(batches))
-    }
-
-    /// The underlying model, for lower-level calls, with logits by [`Head::TokenClasses`].
-    pub fn encoder(&self) -> &Encoder {
-        &self.0.encoder
     }
 
     /// The tokens of texts with their classes, without special tokens.

@@ -43,7 +43,6 @@ struct Chat {
 /// The bytes of a token in a text; none of a special token.
 pub(crate) type Span = Option<Range<usize>>;
 
-/// The first text of pairs.
 enum First<'a> {
     Alone { text: Box<Encoding>, length: usize, room: usize },
     Chat(&'a Chat, String),
@@ -107,7 +106,6 @@ impl Tokenizer {
         Ok(tokenizer)
     }
 
-    /// Sets the prompt that begins pairs.
     pub(crate) fn begin_pairs(&mut self, prompt: &str) -> Result<()> {
         self.pair_prompt = self.prompt(prompt)?;
         Ok(())
@@ -414,7 +412,6 @@ impl Tokenizer {
         most.saturating_sub(special)
     }
 
-    /// The tokens with special tokens added.
     fn completed(
         &self,
         first: Encoding,
@@ -551,7 +548,6 @@ fn add_tokens(
     Ok(())
 }
 
-/// The id of the token for padding.
 fn padding(whole: &tokenizers::Tokenizer, path: &str, files: &TokenizerConfig) -> Result<u32> {
     let named = files.named.iter().find(|it| it.key == "pad_token");
     let named =
@@ -577,7 +573,6 @@ fn check_parts(whole: &tokenizers::Tokenizer, path: &str, files: &TokenizerConfi
     Ok(())
 }
 
-/// Whether the tokenizer puts a space before a text.
 fn prefix_space(whole: &tokenizers::Tokenizer) -> Option<bool> {
     let parts: Vec<&PreTokenizerWrapper> = match whole.get_pre_tokenizer()? {
         PreTokenizerWrapper::Sequence(parts) => parts.as_ref().iter().collect(),

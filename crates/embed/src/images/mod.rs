@@ -78,9 +78,9 @@ impl ImageEmbedder {
         let path = dir.join(CONFIG);
         let mut keys = Keys::parse(&path.display().to_string(), &text(&path)?)?;
         let checkpoint = Checkpoint::open(&dir)?;
-        let is_quantized = checkpoint.tensors().any(|tensor| tensor.quantized);
         let of_files = checkpoint.notes().to_vec();
         let loaded = Loaded::new(checkpoint).without(&VisionConfig::OTHERS);
+        let is_quantized = loaded.is_quantized();
         keys.limit(loaded.bytes());
         let config = VisionConfig::read(&keys)?;
         let processor = Processor::read(&dir, config.processor)?;

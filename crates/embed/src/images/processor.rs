@@ -2,20 +2,18 @@
 
 use std::path::Path;
 
-use anyhow::{Context, Result, ensure};
+use anyhow::{Result, ensure};
 use serde_json::{Map, Value};
 
 use super::picture::{MAX_PIXELS, Pixels};
 use super::resize::{Filter, resize};
 use crate::files::{PROCESSORS, optional_text, text};
-use crate::json;
-use crate::keys::Keys;
+use crate::keys::{Keys, parse};
 use crate::tables;
 
 /// The steps of `preprocessor_config.json`.
 #[derive(Debug)]
 pub(super) struct Processor {
-    /// The size that pictures are resized to.
     size: Size,
     filter: Filter,
     /// The height and width cut out of the middle.
@@ -53,8 +51,7 @@ impl Processor {
     pub fn read(dir: &Path, class: &str) -> Result<Self> {
         let path = dir.join(PROCESSOR);
         let nested: Map<String, Value> = match optional_text(&path)? {
-            Some(text) => json::parse(&text)
-                .with_context(|| format!("{}: expected a processor", path.display()))?,
+            Some(text) => parse(&path.display().to_string(), &text, "a processor")?,
             None => Map::new(),
         };
         if let Some(Value::Object(map)) = nested.get("image_processor") {
@@ -62,10 +59,9 @@ impl Processor {
             return Self::parse(&path, map.clone(), class);
         }
         let path = dir.join(PREPROCESSOR);
-        let map = json::parse(&text(&path)?);
+        let text = text(&path)?;
         let path = path.display().to_string();
-        let map = map.with_context(|| format!("{path}: expected an image processor"))?;
-        Self::parse(&path, map, class)
+        Self::parse(&path, parse(&path, &text, "an image processor")?, class)
     }
 
     fn parse(path: &str, map: Map<String, Value>, class: &str) -> Result<Self> {
@@ -81,7 +77,7 @@ impl Processor {
             let names = CLASSES.map(|(class, _)| class).join(", ");
             given.fault(key, &format!("one of {names}"))
         })?;
-        let mut all: Map<String, Value> = json::parse(defaults)?;
+        let mut all: Map<String, Value> = serde_json::from_str(defaults)?;
         all.extend(map.into_iter().filter(|(_, value)| !value.is_null()));
         let keys = Keys::flat(path, all, &tables::PROCESSOR)?;
         let is_cut = keys.flag("do_center_crop", false)?;

@@ -28,24 +28,15 @@ impl Model {
         let path = Path::new(folder).join("tokenizer.json");
         let mut tokenizer = Tokenizer::from_file(path).map_err(|e| anyhow!("{folder}: {e}"))?;
         tokenizer.with_padding(None);
-        tokenizer
-            .with_truncation(None)
-            .map_err(|e| anyhow!("{folder}: {e}"))?;
+        tokenizer.with_truncation(None).map_err(|e| anyhow!("{folder}: {e}"))?;
         let backend = CandleBackend::new(Path::new(folder), "float32".into(), kind, None)?;
         Ok(Self { tokenizer, backend })
     }
 
     /// The batches of its queue: on a CPU, the backend limits the number of texts.
     fn batches(&self, inputs: Vec<EncodeInput<'_>>) -> Result<Vec<Batch>> {
-        let encodings = self
-            .tokenizer
-            .encode_batch(inputs, true)
-            .map_err(|e| anyhow!("{e}"))?;
-        let most = self
-            .backend
-            .max_batch_size()
-            .unwrap_or(encodings.len())
-            .max(1);
+        let encodings = self.tokenizer.encode_batch(inputs, true).map_err(|e| anyhow!("{e}"))?;
+        let most = self.backend.max_batch_size().unwrap_or(encodings.len()).max(1);
         Ok(encodings.chunks(most).map(batch).collect())
     }
 
@@ -94,9 +85,7 @@ fn batch(encodings: &[Encoding]) -> Batch {
         batch.input_ids.extend(encoding.get_ids());
         batch.token_type_ids.extend(encoding.get_type_ids());
         batch.position_ids.extend(0..length);
-        batch
-            .cumulative_seq_lengths
-            .push(batch.input_ids.len() as u32);
+        batch.cumulative_seq_lengths.push(batch.input_ids.len() as u32);
         batch.max_length = batch.max_length.max(length);
     }
     batch
