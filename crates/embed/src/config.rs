@@ -92,7 +92,7 @@ impl Config {
 
     /// The beginnings of the names of tensors that belong to a tower of pictures.
     pub(crate) fn others(&self) -> &'static [&'static str] {
-        self.tower.map_or(&[], |tower| &tower.others)
+        self.tower.map_or(&[], |_| &Tower::OTHERS)
     }
 
     pub(crate) fn parse(texts: &Texts<'_>) -> Result<Self> {
@@ -234,21 +234,26 @@ impl NamedToken {
     }
 }
 
-/// The tokenizer classes with BERT's normalizer.
-const BERTS: [&str; 3] = ["BertTokenizer", "DistilBertTokenizer", "MPNetTokenizer"];
+/// The tokenizer classes of transformers: the models for which it takes a class, the model that the
+/// class makes, and the keys of the tokens at the ends of a text. Those with WordPiece also make BERT's
+/// normalizer.
+type Class = (&'static str, &'static [&'static str], &'static str, Option<[&'static str; 2]>);
 
-/// The tokenizer classes of RoBERTa, then those of its relatives.
-const ROBERTAS: [&str; 3] = ["RobertaTokenizer", "XLMRobertaTokenizer", "CamembertTokenizer"];
-
-/// The tokenizer classes of ALBERT, DeBERTa and T5.
-const PIECES: [&str; 3] = ["AlbertTokenizer", "DebertaV2Tokenizer", "T5Tokenizer"];
-
-/// The models that tokenizer classes make.
-const MODELS: [(&[&str], &str); 4] = [
-    (&PIECES, "Unigram"),
-    (&BERTS, "WordPiece"),
-    (&["RobertaTokenizer", "Qwen2Tokenizer"], "BPE"),
-    (&["XLMRobertaTokenizer", "CamembertTokenizer"], "Unigram"),
+const CLS: Option<[&str; 2]> = Some(["cls_token", "sep_token"]);
+const BOS: Option<[&str; 2]> = Some(["bos_token", "eos_token"]);
+const EOS: Option<[&str; 2]> = Some(["", "eos_token"]);
+const BERTS: &[&str] = &["bert", "nomic_bert", "distilbert", "electra"];
+static CLASSES: [Class; 10] = [
+    ("BertTokenizer", BERTS, "WordPiece", CLS),
+    ("DistilBertTokenizer", &[], "WordPiece", CLS),
+    ("MPNetTokenizer", &["mpnet"], "WordPiece", CLS),
+    ("RobertaTokenizer", &["roberta"], "BPE", CLS),
+    ("XLMRobertaTokenizer", &["xlm-roberta", "jina_embeddings_v3"], "Unigram", BOS),
+    ("CamembertTokenizer", &[], "Unigram", BOS),
+    ("AlbertTokenizer", &["albert"], "Unigram", CLS),
+    ("DebertaV2Tokenizer", &["deberta-v2"], "Unigram", CLS),
+    ("T5Tokenizer", &["t5"], "Unigram", EOS),
+    ("Qwen2Tokenizer", &[], "BPE", None),
 ];
 
 impl TokenizerConfig {
@@ -266,37 +271,31 @@ impl TokenizerConfig {
             None => config.word("tokenizer_class")?,
             class => class,
         };
-        let class = class.map(|name| name.trim_end_matches("Fast").to_owned());
-        let model = class.clone().and_then(|class| {
-            let mut models = MODELS.into_iter();
-            let (_, model) = models.find(|(classes, _)| classes.contains(&&*class))?;
-            Some((class, model))
+        let named_class = class.map(|name| name.trim_end_matches("Fast").to_owned());
+        let known = CLASSES.iter().find(|(name, families, ..)| match &named_class {
+            Some(class) => class == name,
+            None => families.contains(&&*family),
         });
-        let class = class.or_else(|| class_of(&family).map(str::to_owned));
-        let has_class = |names: &[&str]| names.contains(&class.as_deref().unwrap_or_default());
+        let class = named_class.clone().or_else(|| known.map(|(name, ..)| (*name).to_owned()));
+        let class = class.as_deref();
         let names: Option<Vec<String>> = keys.optional("model_input_names", "names of inputs")?;
-        let gives_types = match (&names, class.as_deref()) {
+        let gives_types = match (&names, class) {
             (Some(names), _) => names.iter().any(|name| name == "token_type_ids"),
-            (None, Some(class)) if class == PIECES[1] => true,
-            (None, Some(class)) => class == BERTS[0] && (is_bert || texts.tokenizer.is_some()),
+            (None, Some("DebertaV2Tokenizer")) => true,
+            (None, Some("BertTokenizer")) => is_bert || texts.tokenizer.is_some(),
+            (None, Some(_)) => false,
             (None, None) => is_bert,
         };
-        let bert = has_class(&BERTS).then(|| {
+        let bert = known.is_some_and(|(_, _, model, _)| *model == "WordPiece").then(|| {
             anyhow::Ok((
                 keys.flag("tokenize_chinese_chars", true)?,
                 keys.optional("strip_accents", "true or false")?,
                 keys.flag("do_lower_case", true)?,
             ))
         });
-        let ends = if has_class(&BERTS) || has_class(&ROBERTAS[..1]) || has_class(&PIECES[..2]) {
-            Some(["cls_token", "sep_token"])
-        } else if has_class(&PIECES[2..]) {
-            Some(["", "eos_token"])
-        } else {
-            has_class(&ROBERTAS[1..]).then_some(["bos_token", "eos_token"])
-        };
         let prefix_space: Option<bool> = keys.optional("add_prefix_space", "true or false")?;
-        let makes_spaces = has_class(&ROBERTAS) || has_class(&["Qwen2Tokenizer"]);
+        let stem = class.and_then(|class| class.strip_suffix("Tokenizer")).unwrap_or_default();
+        let makes_spaces = ["Roberta", "XLMRoberta", "Camembert", "Qwen2"].contains(&stem);
         // A number too large for usize means no limit.
         let max_tokens: Option<f64> = keys.optional("model_max_length", "a number")?;
         Ok(Self {
@@ -305,11 +304,11 @@ impl TokenizerConfig {
             gives_types,
             bert: bert.transpose()?,
             named,
-            ends,
+            ends: known.and_then(|(.., ends)| *ends),
             prefix_space: prefix_space.filter(|_| makes_spaces),
-            parts: parts(class.as_deref(), &keys)?,
+            parts: parts(class, &keys)?,
             is_bare: config.get(TABLE).is_some(),
-            model,
+            model: named_class.zip(known.map(|(_, _, model, _)| *model)),
         })
     }
 }
@@ -335,33 +334,19 @@ fn named_tokens(
     Ok(named)
 }
 
-/// The tokenizer's class that transformers takes for a model.
-fn class_of(family: &str) -> Option<&'static str> {
-    Some(match family {
-        "bert" | "nomic_bert" | "distilbert" | "electra" => BERTS[0],
-        "mpnet" => BERTS[2],
-        "roberta" => ROBERTAS[0],
-        "xlm-roberta" | "jina_embeddings_v3" => ROBERTAS[1],
-        "albert" => PIECES[0],
-        "deberta-v2" => PIECES[1],
-        "t5" => PIECES[2],
-        _ => return None,
-    })
-}
-
 /// The parts that a class's settings switch on or off: key, part, and whether it is on.
 fn parts(class: Option<&str>, keys: &Keys) -> Result<Vec<(&'static str, &'static str, bool)>> {
-    let is = |index: usize| class == Some(PIECES[index]);
-    let (key, part, is_on) = if is(0) {
-        let keeps = keys.flag("keep_accents", false)?;
-        ("keep_accents", "StripAccents", !keeps)
-    } else if is(1) {
-        let splits = keys.flag("split_by_punct", false)?;
-        ("split_by_punct", "Punctuation", splits)
-    } else {
-        return Ok(Vec::new());
+    let is_albert = class == Some("AlbertTokenizer");
+    let (key, part, is_on) = match class {
+        Some("AlbertTokenizer") => {
+            ("keep_accents", "StripAccents", !keys.flag("keep_accents", false)?)
+        }
+        Some("DebertaV2Tokenizer") => {
+            ("split_by_punct", "Punctuation", keys.flag("split_by_punct", false)?)
+        }
+        _ => return Ok(Vec::new()),
     };
-    let lower = keys.flag("do_lower_case", is(0))?;
+    let lower = keys.flag("do_lower_case", is_albert)?;
     Ok(vec![("do_lower_case", "Lowercase", lower), (key, part, is_on)])
 }
 

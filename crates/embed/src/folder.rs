@@ -202,7 +202,7 @@ impl Encoder {
         if model.is_classifier() {
             tokenizer.begin_pairs(prompts.default_prompt())?;
         }
-        let most = model.most_tokens()?;
+        let most = model.most_tokens();
         if most < config.max_tokens {
             config.max_tokens = most;
             tokenizer.limit(most)?;

@@ -134,8 +134,7 @@ impl Keys {
 
     /// A positive integer: the size of a part of the model.
     pub fn size(&self, key: &str) -> Result<usize> {
-        let size = self.optional_size(key)?;
-        size.ok_or_else(|| self.fault(key, SIZE))
+        self.optional_size(key)?.ok_or_else(|| self.fault(key, SIZE))
     }
 
     /// A positive integer that is not limited by the weights.
@@ -149,8 +148,7 @@ impl Keys {
     }
 
     pub fn positions(&self, key: &str) -> Result<usize> {
-        let number = self.number(key)?;
-        number.ok_or_else(|| self.fault(key, SIZE))
+        self.number(key)?.ok_or_else(|| self.fault(key, SIZE))
     }
 
     /// A size under one of two names, or the same under both.
@@ -201,8 +199,7 @@ impl Keys {
     }
 
     pub fn flag(&self, key: &str, default: bool) -> Result<bool> {
-        let flag = self.optional(key, "true or false")?;
-        Ok(flag.unwrap_or(default))
+        Ok(self.optional(key, "true or false")?.unwrap_or(default))
     }
 
     pub fn word(&self, key: &str) -> Result<Option<String>> {
@@ -230,8 +227,7 @@ impl Keys {
     }
 
     pub fn token(&self, key: &str, default: u32) -> Result<u32> {
-        let id = self.optional(key, "a token id")?;
-        Ok(id.unwrap_or(default))
+        Ok(self.optional(key, "a token id")?.unwrap_or(default))
     }
 
     /// `id2label`, which must count from 0 without gaps; without it the classes are nameless,

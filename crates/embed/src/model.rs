@@ -3,7 +3,7 @@
 use anyhow::{Context, Result, bail};
 use candle_core::{Device, Tensor};
 use candle_dynquant::ops::Precision;
-use candle_dynquant::{Layer, Visitor, Walk};
+use candle_dynquant::{Visitor, Walk};
 use candle_nn::Module as _;
 
 use crate::config::Config;
@@ -93,10 +93,10 @@ impl Model {
     }
 
     /// The most tokens of a text that attention can handle.
-    pub(crate) fn most_tokens(&self) -> Result<usize> {
-        let mut precisions = Precisions(Vec::new());
-        self.walk(&mut precisions)?;
-        Ok(if precisions.0.contains(&Precision::Int8) { MOST_INT8 } else { usize::MAX })
+    pub(crate) fn most_tokens(&self) -> usize {
+        let mut layers = self.network.model.layers.iter();
+        let is_int8 = layers.any(|it| it.attention.attention.precision() == Precision::Int8);
+        if is_int8 { MOST_INT8 } else { usize::MAX }
     }
 
     /// The length of the texts with last tokens that no token attends to, if there are any, is at
@@ -186,16 +186,13 @@ impl Model {
                 let places = vectors.chunks_exact(size).enumerate();
                 let kept = places.filter(|(place, _)| skipped.binary_search(place).is_err());
                 let kept: Vec<&[f32]> = kept.map(|(_, vector)| vector).collect();
-                let mut modules = self.modules.iter();
-                modules.try_fold(kept.concat(), |vectors, module| module.apply(vectors, kept.len()))
+                self.behind(kept.concat(), kept.len())
             }
             Head::Sparse => self.sparse(task.tokens, vectors, size),
             Head::Embedding if self.splade.is_some() => self.sparse(task.tokens, vectors, size),
             Head::Embedding if self.is_scored => pool(task, vectors),
             head @ (Head::Embedding | Head::Classes) if !by_head(head) => {
-                let mut modules = self.modules.iter();
-                modules
-                    .try_fold(pool(task, vectors)?, |embedding, module| module.apply(embedding, 1))
+                self.behind(pool(task, vectors)?, 1)
             }
             Head::TokenEmbeddings => Ok(vectors.to_vec()),
             Head::TokenClasses => {
@@ -207,6 +204,11 @@ impl Model {
             Head::Embedding | Head::Classes => logits.next().context("expected logits, got none"),
         };
         texts.into_iter().map(answer).collect()
+    }
+
+    /// The vectors after the modules.
+    fn behind(&self, vectors: Vec<f32>, rows: usize) -> Result<Vec<f32>> {
+        self.modules.iter().try_fold(vectors, |vectors, module| module.apply(vectors, rows))
     }
 
     /// The weights of all tokens of the vocabulary.
@@ -287,12 +289,3 @@ impl Model {
 
 /// The most keys of attention in 8 bits, so that sums fit an i32.
 const MOST_INT8: usize = 1 << 16;
-
-struct Precisions(Vec<Precision>);
-
-impl Visitor for Precisions {
-    fn layer(&mut self, _: &str, layer: &dyn Layer) -> candle_dynquant::Result<()> {
-        self.0.extend(layer.precision());
-        Ok(())
-    }
-}

@@ -39,6 +39,7 @@ pub(crate) enum Residual {
 }
 
 /// The modules of a folder, with their folders.
+#[derive(Default)]
 pub(crate) struct Modules {
     /// The folder of a table of words in place of the Transformer and the pooling.
     pub static_embedding: Option<PathBuf>,
@@ -127,18 +128,8 @@ const EXPECTED: &str = "the modules of sentence-transformers";
 impl Modules {
     /// The modules of a folder; without `modules.json`, a pooling in its usual place, or none.
     pub fn read(dir: &Path) -> Result<Self> {
-        let mut modules = Self {
-            static_embedding: None,
-            pooling: dir.join("1_Pooling").join(CONFIG),
-            is_splade: false,
-            guesses_words: false,
-            takes_tasks: false,
-            lists_pooling: false,
-            lacks_pooling: None,
-            others: Vec::new(),
-            logit_score: None,
-            late: None,
-        };
+        let pooling = dir.join("1_Pooling").join(CONFIG);
+        let mut modules = Self { pooling, ..Self::default() };
         let path = dir.join(MODULES);
         let Some(text) = optional_text(&path)? else {
             if is_architecture(dir, "HF_ColBERT")? {
@@ -149,7 +140,6 @@ impl Modules {
         let path = path.display().to_string();
         let entries: Vec<Map<String, Value>> = parse(&path, &text, EXPECTED)?;
         let mut seen = Vec::new();
-        modules.lacks_pooling = Some(path.clone());
         for (index, entry) in entries.into_iter().enumerate() {
             let keys = Keys::flat(&path, entry, &tables::MODULES)?;
             let type_ = keys.word("type")?.unwrap_or_default();
@@ -166,6 +156,8 @@ impl Modules {
                 modules.others.push((kind, folder));
             }
         }
+        let count = seen.len() + usize::from(modules.static_embedding.is_some());
+        modules.lacks_pooling = (count < 2).then_some(path);
         Ok(modules)
     }
 
@@ -184,7 +176,6 @@ impl Modules {
         Ok(Some(match (place, name.unwrap_or(type_)) {
             (0, "StaticEmbedding") => {
                 self.static_embedding = Some(folder.to_owned());
-                self.lacks_pooling = None;
                 return Ok(None);
             }
             (0, "Transformer" | "MLMTransformer" | JINA_V3) => {
@@ -199,29 +190,23 @@ impl Modules {
                 self.is_splade = pooling == "SpladePooling";
                 self.pooling = folder.join(CONFIG);
                 self.lists_pooling = true;
-                self.lacks_pooling = None;
                 return Ok(None);
             }
             (1, "LogitScore") => {
                 self.logit_score = Some(folder.to_owned());
-                self.lacks_pooling = None;
                 return Ok(None);
             }
             (1.., "MultiVectorMask") if place == 1 || self.late == Some(Tool::PyLate) => {
                 self.late = Some(Tool::SentenceTransformers(folder.to_owned()));
-                self.lacks_pooling = None;
                 Kind::Mask
             }
             (1, "Dense") => {
                 self.late = Some(Tool::PyLate);
-                self.lacks_pooling = None;
                 Kind::Dense
             }
-            (2.., got) if self.logit_score.is_some() => {
-                bail!("{path}: key \"type\": expected nothing behind LogitScore, got {got:?}")
-            }
-            (2.., got) if self.is_splade => {
-                bail!("{path}: key \"type\": expected nothing behind SpladePooling, got {got:?}")
+            (2.., got) if self.logit_score.is_some() || self.is_splade => {
+                let last = if self.is_splade { "SpladePooling" } else { "LogitScore" };
+                bail!("{path}: key \"type\": expected nothing behind {last}, got {got:?}")
             }
             (2.., "Dense") => Kind::Dense,
             (2.., got) if self.late == Some(Tool::PyLate) => {

@@ -42,6 +42,10 @@ fn tokens(tokenizer: &Tokenizer, texts: &[(usize, String)]) -> Result<Vec<Tokens
     texts.iter().map(encode).collect()
 }
 
+fn answer(encoder: &Encoder, tokens: &Tokens, head: Head) -> Result<Vec<f32>> {
+    Ok(encoder.model.answer(&[Task { tokens, head }])?.concat())
+}
+
 fn bits(answer: &[f32]) -> Vec<u32> {
     answer.iter().map(|x| x.to_bits()).collect()
 }
@@ -115,12 +119,10 @@ fn folders_float_and_quantized_answer_as_the_embedded_model() -> Result<()> {
 
     let tokens = embedded.tokenizer.encode(Input::Text("Terminal text editor"), None)?;
     for head in [Head::Embedding, Head::Classes] {
-        let tokens = &tokens;
-        let answer = |encoder: &Encoder| encoder.model.answer(&[Task { tokens, head }]);
-        let expected = bits(&answer(&embedded)?[0]);
-        assert_eq!(bits(&answer(&float)?[0]), expected);
-        assert_eq!(bits(&answer(&quantized)?[0]), expected);
-        assert_eq!(bits(&answer(&from_bytes)?[0]), expected);
+        let expected = bits(&answer(&embedded, &tokens, head)?);
+        for encoder in [&float, &quantized, &from_bytes] {
+            assert_eq!(bits(&answer(encoder, &tokens, head)?), expected);
+        }
     }
 
     let expected = "expected float weights for the preset int8, got quantized ones";
@@ -197,8 +199,7 @@ fn the_second_text_of_a_pair_has_another_type() -> Result<()> {
     let pair = encoder.tokenizer.encode(Input::Pair("a text", "an editor"), None)?;
     let single = encoder.tokenizer.encode(Input::Ids(pair.ids()), None)?;
     assert_ne!(pair, single);
-    let head = Head::Classes;
-    let task = |tokens| Task { tokens, head };
+    let task = |tokens| Task { tokens, head: Head::Classes };
     let answers = encoder.model.answer(&[task(&pair), task(&single)])?;
     assert_ne!(answers[0], answers[1]);
     Ok(())
@@ -240,8 +241,7 @@ fn sentence_transformers_files_are_read() -> Result<()> {
     };
     let embed = |encoder: &Encoder| {
         let tokens = encoder.tokenizer.encode(Input::Text("a text"), None)?;
-        let head = Head::Embedding;
-        encoder.model.answer(&[Task { tokens: &tokens, head }])
+        answer(encoder, &tokens, Head::Embedding)
     };
     fs::write(dir.join("sentence_bert_config.json"), "{\"max_seq_length\": 32}")?;
     pooling(false, true)?;
@@ -260,8 +260,8 @@ fn sentence_transformers_files_are_read() -> Result<()> {
     write(r#"{"pooling_mode": ["mean", "lasttoken"]}"#)?;
     let both = Encoder::open(dir, None)?;
     assert_eq!(both.config.pooling.to_string(), "mean, lasttoken");
-    assert_eq!(embed(&both)?[0].len(), 256);
-    assert_eq!(embed(&both)?[0][..128], embed(&mean)?[0]);
+    assert_eq!(embed(&both)?.len(), 256);
+    assert_eq!(embed(&both)?[..128], embed(&mean)?);
     for (text, got) in [
         (r#"{"pooling_mode": "first"}"#, "first"),
         (r#"{"pooling_mode": ["cls", 3]}"#, "cls"),

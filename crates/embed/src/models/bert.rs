@@ -9,7 +9,7 @@ use anyhow::Result;
 use candle_dynquant::{FusedActivation, nn};
 use candle_nn::VarBuilder;
 
-use super::head::{BIASES, Guesses};
+use super::head::Guesses;
 use super::layer::{Expanded, Norm, Parts, Projected, post_norm};
 use super::sizes::Sizes;
 use super::transformer::{Embeddings, Positions, Transformer};
@@ -71,7 +71,7 @@ pub(super) const GUESSES: Guesses = Guesses {
     bias: "cls.predictions.bias",
     activation: None,
     function: "",
-    biases: BIASES,
+    biases: [("", true); 3],
 };
 
 pub(super) const ROBERTA_GUESSES: Guesses = Guesses {
@@ -80,8 +80,7 @@ pub(super) const ROBERTA_GUESSES: Guesses = Guesses {
     decoder: "lm_head.decoder",
     bias: "lm_head.bias",
     activation: Some(FusedActivation::Gelu),
-    function: "",
-    biases: BIASES,
+    ..GUESSES
 };
 
 pub(super) const DISTILBERT_GUESSES: Guesses = Guesses {
@@ -89,9 +88,7 @@ pub(super) const DISTILBERT_GUESSES: Guesses = Guesses {
     norm: "vocab_layer_norm",
     decoder: "vocab_projector",
     bias: "vocab_projector.bias",
-    activation: None,
-    function: "",
-    biases: BIASES,
+    ..GUESSES
 };
 
 pub(super) fn sizes(keys: &Keys) -> Result<Sizes> {

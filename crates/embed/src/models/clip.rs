@@ -26,8 +26,6 @@ pub(super) const TOWER: Parts = Parts {
 pub(crate) struct Tower {
     /// transformers' values of keys that `config.json` leaves out.
     pub defaults: &'static str,
-    /// The beginnings of the names of the other tower's tensors.
-    pub others: [&'static str; 2],
     /// Whether texts are padded to the most tokens, and all of these seen, as in SigLIP.
     pub is_padded: bool,
 }
@@ -36,7 +34,6 @@ pub(super) const CLIP: Tower = Tower {
     defaults: r#"{"vocab_size": 49408, "hidden_size": 512, "intermediate_size": 2048, "num_hidden_layers": 12,
         "num_attention_heads": 8, "max_position_embeddings": 77, "hidden_act": "quick_gelu", "layer_norm_eps": 1e-5,
         "eos_token_id": 49407}"#,
-    others: ["vision_model.", "visual_projection."],
     is_padded: false,
 };
 
@@ -44,11 +41,13 @@ pub(super) const SIGLIP: Tower = Tower {
     defaults: r#"{"vocab_size": 32000, "hidden_size": 768, "intermediate_size": 3072, "num_hidden_layers": 12,
         "num_attention_heads": 12, "max_position_embeddings": 64, "hidden_act": "gelu_pytorch_tanh",
         "layer_norm_eps": 1e-6}"#,
-    others: ["vision_model.", "visual_projection."],
     is_padded: true,
 };
 
 impl Tower {
+    /// The beginnings of the names of the other tower's tensors.
+    pub const OTHERS: [&str; 2] = ["vision_model.", "visual_projection."];
+
     /// The length of a vector.
     pub fn outputs(&self, keys: &Keys, sizes: &Sizes) -> Result<usize> {
         if self.is_padded {

@@ -186,12 +186,9 @@ pub(crate) struct Guesses {
     pub activation: Option<FusedActivation>,
     /// The key of the activation function, if it has one.
     pub function: &'static str,
-    /// The keys of whether the three layers have biases, and whether they have these without.
+    /// The keys of whether the three layers have biases, if any, and whether they have these without.
     pub biases: [(&'static str, bool); 3],
 }
-
-/// The biases of a head that always has these.
-pub(super) const BIASES: [(&str, bool); 3] = [("", true); 3];
 
 impl Guesses {
     /// A head of as many classes as there are words.

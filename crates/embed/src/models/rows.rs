@@ -13,6 +13,7 @@ pub(crate) struct Run {
 }
 
 /// All tokens of a call, and their texts.
+#[derive(Default)]
 pub(crate) struct Rows {
     pub ids: Vec<u32>,
     pub types: Vec<u32>,
@@ -25,27 +26,16 @@ pub(crate) struct Rows {
 
 impl Rows {
     pub fn new<'a>(texts: impl Iterator<Item = &'a Tokens>) -> Self {
-        let mut rows = Self {
-            ids: Vec::new(),
-            types: Vec::new(),
-            positions: Vec::new(),
-            runs: Vec::new(),
-            longest: 0,
-        };
-        for text in texts {
-            rows.add(text);
-        }
+        let mut rows = Self::default();
+        texts.for_each(|text| rows.add(text));
         rows
     }
 
     /// The rows of texts of one length, for layers, which read nothing else of them.
     #[cfg(feature = "images")]
     pub fn of_one_length(texts: usize, tokens: usize) -> Self {
-        let mut rows = Self::new([].into_iter());
-        let hidden = 0;
-        rows.runs.push(Run { texts, tokens, hidden });
-        rows.longest = tokens;
-        rows
+        let runs = vec![Run { texts, tokens, hidden: 0 }];
+        Self { runs, longest: tokens, ..Self::default() }
     }
 
     /// The positions behind that of `pad`, where the others are counted.
