@@ -350,14 +350,14 @@ fn the_digest_is_that_of_the_files_that_decide() -> Result<()> {
     assert_eq!(digest(copied(dir)?.path())?, first);
     assert_ne!(ModelOptions::default().digest()?, first);
     fs::write(dir.join("README.md"), "Not a part of the model.")?;
-    assert_eq!(digest(&dir)?, first);
+    assert_eq!(digest(dir)?, first);
     fs::create_dir_all(dir.join("1_Pooling"))?;
     let mut seen = vec![first];
     for file in ["1_Pooling/config.json", "config.json", "tokenizer.json", "model.safetensors"] {
         let mut bytes = fs::read(dir.join(file)).unwrap_or_default();
         bytes.push(b'\n');
         fs::write(dir.join(file), bytes)?;
-        let digest = digest(&dir)?;
+        let digest = digest(dir)?;
         assert!(!seen.contains(&digest), "{file}");
         seen.push(digest);
     }
