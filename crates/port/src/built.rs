@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use syn::visit::{self, Visit};
 use syn::{Expr, ExprCall, ExprMethodCall, ExprStruct, FieldValue, Member};
 
+use super::functions::output;
 use super::scopes::{Module, Origin, Scopes};
 use super::syntax::{called, ends_with, get, idents, is, member, method, segments, strip, without};
 use super::table::list;
@@ -22,7 +23,7 @@ const ELEMENTWISE: &[&str] = list![
 const NORMS: &[&str] = list![add_layer_norm layer_norm layer_norm_slow rms_norm rms_norm_slow];
 
 /// Methods that sum a product.
-const SUMS: &[&str] = list![mean mean_keepdim sum sum_all sum_keepdim];
+pub const SUMS: &[&str] = list![mean mean_keepdim sum sum_all sum_keepdim];
 
 /// The expressions that build a type.
 #[derive(Default)]
@@ -39,8 +40,7 @@ pub struct Literals<'f> {
 
 /// The value of a field in a literal.
 pub fn given<'f>(literal: &'f ExprStruct, name: &str) -> Option<&'f FieldValue> {
-    let mut fields = literal.fields.iter();
-    fields.find(|given| member(&given.member) == name)
+    literal.fields.iter().find(|given| member(&given.member) == name)
 }
 
 /// The expressions that build all types, and the values that are assigned to fields, by their names
@@ -52,7 +52,8 @@ pub struct Built<'f> {
     self_type: Option<Key>,
     /// Whether the functions around return a `Result`, the innermost last.
     results: Vec<bool>,
-    literals: BTreeMap<Key, Literals<'f>>,
+    /// The expressions that build each type.
+    pub literals: BTreeMap<Key, Literals<'f>>,
     assigned: BTreeMap<String, Vec<&'f Expr>>,
     /// The number of reads of a field, of `self` or of other values, and the number of those
     /// outside products.
@@ -77,19 +78,13 @@ impl<'f> Built<'f> {
         built
     }
 
-    /// The expressions that build a type, if there are any.
-    pub fn literals(&self, key: &Key) -> Option<&Literals<'f>> {
-        self.literals.get(key)
-    }
-
     /// The values that constructors give to a field.
     pub fn given(&self, key: &Key, field: &str) -> impl Iterator<Item = &'f Expr> {
-        let (found, tuples) = match self.literals(key) {
+        let (found, tuples) = match self.literals.get(key) {
             Some(literals) => (&*literals.found, &*literals.tuples),
             None => (&[][..], &[][..]),
         };
-        let named = found.iter();
-        let named = named.filter_map(move |(literal, _)| Some(&given(literal, field)?.expr));
+        let named = found.iter().filter_map(move |(literal, _)| Some(&given(literal, field)?.expr));
         let at = field.parse();
         let numbered = tuples.iter();
         named.chain(numbered.filter_map(move |(call, _)| call.args.iter().nth(at.clone().ok()?)))
@@ -102,8 +97,7 @@ impl<'f> Built<'f> {
 
     /// Whether all reads of a field are rows of a norm or element by element.
     pub fn is_elementwise(&self, holder: &Key, field: &str) -> bool {
-        let counts = self.self_reads(holder, field);
-        counts.is_some_and(|(all, plain)| all == plain)
+        self.self_reads(holder, field).is_some_and(|(all, plain)| all == plain)
     }
 
     /// The number of reads of a field and of those outside products, if all are of `self`.
@@ -116,9 +110,7 @@ impl<'f> Built<'f> {
     /// Counts a read of a field; `is_plain` marks a read outside products.
     fn read(&mut self, expr: &Expr, is_plain: bool) {
         let viewed = without(expr, &["clone", "reshape", "to_dtype", "unsqueeze"]);
-        let Some(field) = get!(strip(viewed), Expr::Field) else {
-            return;
-        };
+        let Some(field) = get!(strip(viewed), Expr::Field) else { return };
         let holder = self.self_type.clone().filter(|_| is(&field.base, "self"));
         let (all, plain) = self.reads.entry((holder, member(&field.member))).or_default();
         *if is_plain { plain } else { all } += 1;
@@ -134,7 +126,7 @@ impl<'f> Built<'f> {
             return self.self_type.clone();
         }
         match self.scopes.resolve(&self.module, &segments(path)) {
-            Origin::Local(module, name) => ends_with(path, &name).then_some((module, name)),
+            Origin::Local(key) => ends_with(path, &key.1).then_some(key),
             _ => None,
         }
     }
@@ -149,12 +141,9 @@ impl<'f> Built<'f> {
     }
 
     fn function(&mut self, signature: &syn::Signature, visit: impl FnOnce(&mut Self)) {
-        let result = match &signature.output {
-            // One with an error of its own may take none of candle's.
-            syn::ReturnType::Type(_, ty) => is_named(ty, "Result") && arguments(ty).len() == 1,
-            syn::ReturnType::Default => false,
-        };
-        self.results.push(result);
+        // One with an error of its own may take none of candle's.
+        let is_candle = |ty| is_named(ty, "Result") && arguments(ty).len() == 1;
+        self.results.push(output(signature).is_some_and(is_candle));
         visit(self);
         self.results.pop();
     }
@@ -163,8 +152,7 @@ impl<'f> Built<'f> {
         if let Some(field) = get!(strip(place), Expr::Field)
             && let Member::Named(name) = &field.member
         {
-            let all = self.assigned.entry(name.to_string()).or_default();
-            all.extend(values);
+            self.assigned.entry(name.to_string()).or_default().extend(values);
         }
     }
 }
@@ -246,8 +234,7 @@ impl<'f> Visit<'f> for Built<'f> {
 
     fn visit_macro(&mut self, call: &'f syn::Macro) {
         // Text in literals reads no field.
-        let names = idents(&call.tokens.to_string()).into_keys();
-        names.for_each(|name| self.mention(name));
+        idents(&call.tokens.to_string()).into_keys().for_each(|name| self.mention(name));
     }
 
     fn visit_expr_call(&mut self, call: &'f ExprCall) {

@@ -25,9 +25,7 @@ pub fn find(unit: &Unit<'_>) -> Clones {
 /// all that they hold.
 fn clones(world: &World, path: &Path, types: &Types) -> Clones {
     let all: Vec<_> = types.declared.values().flatten().collect();
-    let is =
-        |one: &Declared, name| one.derives(name) || types.implements(&one.module, &one.name, name);
-    let (known, others): (Vec<_>, _) = all.into_iter().partition(|one| is(one, "Clone"));
+    let (known, others): (Vec<_>, _) = all.into_iter().partition(|one| types.has(one, "Clone"));
     let mut clones: Clones = known.into_iter().map(key).collect();
     let (mut needs, mut users) = (BTreeMap::new(), BTreeMap::<Key, Vec<Key>>::new());
     let (mut open, mut wanted) = (Vec::new(), Vec::new());
@@ -38,7 +36,7 @@ fn clones(world: &World, path: &Path, types: &Types) -> Clones {
         let held: Option<Vec<_>> = one.fields.iter().map(look).collect();
         let is_alias = matches!(one.item, Item::Type(_));
         // A type that the author has ported stays, and so does a type with a `Drop`.
-        let bars = ["Quantizable", "Drop"].iter().any(|name| is(one, name));
+        let bars = ["Quantizable", "Drop"].iter().any(|name| types.has(one, name));
         match held.filter(|_| !bars && (is_alias || one.is_derivable())) {
             None => open.push(key(one)),
             Some(held) => {
@@ -80,8 +78,8 @@ fn held(world: &World, file: (&Path, &Types), owner: &Declared, ty: &Type) -> Op
         Type::Path(path) if path.qself.is_none() => {
             let names = segments(&path.path);
             match file.1.scopes.resolve(&owner.module, &names) {
-                Origin::Local(module, name) => {
-                    found.push((module, name));
+                Origin::Local(key) => {
+                    found.push(key);
                     true
                 }
                 Origin::Crate(names) => {
@@ -93,12 +91,15 @@ fn held(world: &World, file: (&Path, &Types), owner: &Declared, ty: &Type) -> Op
                         // A type of `nn` may be re-exported.
                         None => {
                             let is_layer = world.holds(file.0, file.1, &owner.module, ty);
-                            is_layer && names.last().is_some_and(|last| table::is_clone(last))
+                            is_layer
+                                && names
+                                    .last()
+                                    .is_some_and(|last| table::NN_CLONES.contains(&&**last))
                         }
                     }
                 }
                 Origin::Nn(path) | Origin::Ours(path) | Origin::Traced(path) => {
-                    path.last().is_some_and(|last| table::is_clone(last))
+                    path.last().is_some_and(|last| table::NN_CLONES.contains(&&**last))
                 }
                 Origin::Other(path) => path.last().is_some_and(|last| {
                     let is_given = path.len() == 1 && owner.params.contains(last);
@@ -115,8 +116,7 @@ impl World {
     fn clones(&self, path: &Path) -> Rc<Clones> {
         known(&self.clones, path, Some(Rc::default()), |path| {
             let types = self.types(path);
-            let found = types.map(|types| Rc::new(clones(self, path, &types)));
-            found.unwrap_or_default()
+            types.map(|types| Rc::new(clones(self, path, &types))).unwrap_or_default()
         })
     }
 }

@@ -7,12 +7,15 @@ use syn::{Expr, ExprCall, ExprClosure, Pat, Type};
 
 use super::draft::Draft;
 use super::facts::{self, Facts};
+use super::functions::output;
 use super::scopes::Origin;
-use super::syntax::{arguments as items, called, get, ident, segments, values, variable, words};
+use super::syntax::{
+    arguments as items, bare_name, called, get, ident, mentions, segments, values, variable,
+};
 use super::table;
 use super::types::{arguments, last_name};
 use super::unit::Unit;
-use super::walk::{Node, exprs, nodes};
+use super::walk::{Node, calls, exprs, nodes};
 
 /// The most layers of a closure: the largest tuple that the library walks through.
 const MAX_LAYERS: usize = 8;
@@ -23,8 +26,9 @@ const MAX_LAYERS: usize = 8;
 pub struct Search(fn(&str) -> bool, usize);
 
 impl Search {
-    pub const LAYER: Self = Self(|name| table::is_layer(name) || table::makes_layer(name), 12);
-    pub const CONVOLUTION: Self = Self(table::is_convolution, 12);
+    pub const LAYER: Self =
+        Self(|name| table::LAYERS.contains(&name) || table::MAKERS.contains(&name), 12);
+    pub const CONVOLUTION: Self = Self(|name| table::CONVOLUTIONS.contains(&name), 12);
     pub const BATCH_NORM: Self = Self(|name| matches!(name, "BatchNorm" | "batch_norm"), 12);
 }
 
@@ -40,14 +44,8 @@ struct Made<'u> {
 pub fn rewrite(unit: &Unit<'_>, draft: &mut Draft) {
     for made in all(unit).filter(|made| made.is_new) {
         let (names, _) = made.captured();
-        if names.is_empty() || names.len() > MAX_LAYERS {
-            continue;
-        }
-        let Some(edits) = made.edits(&names) else {
-            continue;
-        };
-        for (range, text) in edits {
-            draft.edits.replace(range, text);
+        if !names.is_empty() && names.len() <= MAX_LAYERS {
+            draft.edits.replace_all(made.edits(&names).into_iter().flatten());
         }
     }
 }
@@ -72,16 +70,13 @@ pub fn list(unit: &Unit<'_>, draft: &mut Draft) {
 /// The closures that become layers.
 fn all<'u>(unit: &'u Unit<'_>) -> impl Iterator<Item = Made<'u>> {
     facts::all(unit).flat_map(move |facts| {
-        let calls = exprs(facts.function.block).filter_map(|expr| get!(expr, Expr::Call));
-        calls.filter_map(move |call| {
+        calls(facts.function.block).filter_map(move |call| {
             let closure = get!(call.args.last()?, Expr::Closure)?;
             let path = match facts.resolve(&segments(called(call)?)) {
                 Origin::Nn(path) | Origin::Ours(path) => path,
                 _ => return None,
             };
-            let [.., layer, new] = &path[..] else {
-                return None;
-            };
+            let [.., layer, new] = &path[..] else { return None };
             let is_new = new == "new" && call.args.len() == 1;
             let made = Made { facts, call, closure, is_new };
             let is_made = table::is_closure(layer) && (is_new || new == "holding");
@@ -92,7 +87,7 @@ fn all<'u>(unit: &'u Unit<'_>) -> impl Iterator<Item = Made<'u>> {
 
 impl<'u> Made<'u> {
     fn range(&self, node: &'u Expr) -> Range<usize> {
-        self.facts.unit.source.range(node)
+        self.facts.range(node)
     }
 
     /// The variables of layers that the closure captures, in the order of their use, and those of
@@ -100,9 +95,7 @@ impl<'u> Made<'u> {
     fn captured(&self) -> (Vec<String>, Vec<String>) {
         let (mut layers, mut results) = (Vec::new(), Vec::new());
         for expr in exprs(&*self.closure.body) {
-            let Some(name) = get!(expr, Expr::Path).and_then(|_| ident(expr)) else {
-                continue;
-            };
+            let Some(name) = bare_name(expr) else { continue };
             if layers.contains(&name) || results.contains(&name) || !self.captures(&name, expr) {
                 continue;
             }
@@ -119,7 +112,7 @@ impl<'u> Made<'u> {
     /// Whether a variable in the closure is one of the function around it.
     fn captures(&self, name: &str, expr: &'u Expr) -> bool {
         let at = self.range(expr).start;
-        let closure = self.facts.unit.source.range(self.closure);
+        let closure = self.facts.range(self.closure);
         let bindings = self.facts.bindings(name);
         let bound = bindings.and_then(|bindings| bindings.last(at, at));
         bound.is_none_or(|bound| !closure.contains(&bound.at))
@@ -129,20 +122,21 @@ impl<'u> Made<'u> {
     /// them is in a macro.
     fn edits(&self, names: &[String]) -> Option<Vec<(Range<usize>, String)>> {
         let source = self.facts.unit.source;
-        let in_macro = nodes(&*self.closure.body).any(|node| {
-            get!(node, Node::Macro).is_some_and(|call| {
-                let tokens = call.tokens.to_string();
-                words(&tokens).any(|word| names.iter().any(|name| name == word))
-            })
+        let in_macro = nodes(&*self.closure.body).any(|node| match node {
+            Node::Macro(call) => {
+                names.iter().any(|name| mentions(&call.tokens.to_string(), name) > 0)
+            }
+            _ => false,
         });
         let function = called(self.call)?;
         let first = self.closure.inputs.first()?;
         if in_macro {
             return None;
         }
-        let (list, pattern) = match names {
-            [name] => (name.clone(), name.clone()),
-            names => (format!("({})", names.join(", ")), format!("({})", names.join(", "))),
+        // The layers, and the pattern that takes them.
+        let list = match names {
+            [name] => name.clone(),
+            names => format!("({})", names.join(", ")),
         };
         let new = source.range(&function.segments.last()?.ident);
         let closure = source.start(self.closure);
@@ -150,8 +144,11 @@ impl<'u> Made<'u> {
         let mut edits = vec![
             (new, "holding".to_owned()),
             (closure..closure, format!("{list}, ")),
-            (input..input, format!("{pattern}, ")),
+            (input..input, format!("{list}, ")),
         ];
+        let is_it = |expr: &'u Expr| {
+            bare_name(expr).is_some_and(|name| names.contains(&name) && self.captures(&name, expr))
+        };
         let mut known = Vec::new();
         for expr in exprs(&*self.closure.body) {
             // The places where a variable may be a reference as well, and those where it becomes
@@ -163,26 +160,14 @@ impl<'u> Made<'u> {
                 Expr::Index(index) => (&*index.expr, false),
                 _ => continue,
             };
-            let name = get!(inner, Expr::Path).and_then(|_| ident(inner));
-            if !name.is_some_and(|name| names.contains(&name) && self.captures(&name, inner)) {
-                continue;
-            }
-            let (outer, inner) = (self.range(expr), self.range(inner));
-            known.push(inner.start);
-            if is_reference {
-                edits.push((outer.start..inner.start, String::new()));
+            if is_it(inner) {
+                let (outer, inner) = (self.range(expr), self.range(inner));
+                known.push(inner.start);
+                edits.extend(is_reference.then(|| (outer.start..inner.start, String::new())));
             }
         }
-        for expr in exprs(&*self.closure.body) {
-            let name = get!(expr, Expr::Path).and_then(|_| ident(expr));
-            let at = self.range(expr).start;
-            let is_it =
-                name.is_some_and(|name| names.contains(&name) && self.captures(&name, expr));
-            if is_it && !known.contains(&at) {
-                return None;
-            }
-        }
-        Some(edits)
+        let is_left = |expr: &'u Expr| is_it(expr) && !known.contains(&self.range(expr).start);
+        (!exprs(&*self.closure.body).any(is_left)).then_some(edits)
     }
 }
 
@@ -195,15 +180,12 @@ impl Facts<'_> {
             let ty = self.type_of_parameter(name);
             return ty.is_some_and(|ty| self.is_layer_type(ty, tries, search));
         };
-        let added = self.added(name).into_iter();
-        let mut added = added.filter(|_| tries == 0);
+        let mut added = self.added(name).into_iter().filter(|_| tries == 0);
         if added.any(|value| self.gives_layer(value, None, 0, search)) {
             return true;
         }
-        let start = |expr: &Expr| self.unit.source.start(expr);
-        let Some(value) = binding.value else {
-            return false;
-        };
+        let start = |expr: &Expr| self.start(expr);
+        let Some(value) = binding.value else { return false };
         // The number of the variable in `let (a, b) = ..`.
         let locals = nodes(self.function.block).filter_map(|node| get!(node, Node::Local));
         let mut locals = locals.filter(|local| {
@@ -211,8 +193,7 @@ impl Facts<'_> {
             init.is_some_and(|init| start(&init.expr) == start(value))
         });
         let number = locals.next().and_then(|local| {
-            let tuple = get!(&local.pat, Pat::Tuple)?;
-            let mut names = tuple.elems.iter().map(variable);
+            let mut names = get!(&local.pat, Pat::Tuple)?.elems.iter().map(variable);
             names.position(|one| one.as_deref() == Some(name))
         });
         self.gives_layer(value, number, tries, search)
@@ -226,9 +207,7 @@ impl Facts<'_> {
         tries: usize,
         search: Search,
     ) -> bool {
-        let Some(depth) = search.1.checked_sub(1) else {
-            return false;
-        };
+        let Some(depth) = search.1.checked_sub(1) else { return false };
         let search = Search(search.0, depth);
         let gives = |expr: &Expr, tries| self.gives_layer(expr, number, tries, search);
         match expr {
@@ -238,12 +217,10 @@ impl Facts<'_> {
                 .and_then(|number| tuple.elems.iter().nth(number))
                 .is_some_and(|one| self.gives_layer(one, None, tries, search)),
             Expr::Path(_) => ident(expr).is_some_and(|name| {
-                let at = self.unit.source.start(expr);
-                number.is_none() && self.is_layer(&name, at, tries, search)
+                number.is_none() && self.is_layer(&name, self.start(expr), tries, search)
             }),
             Expr::Macro(call) if call.mac.path.is_ident("vec") => {
-                let items = items(&call.mac).into_iter().flatten();
-                items.into_iter().any(|item| gives(&item, tries))
+                items(&call.mac).into_iter().flatten().into_iter().any(|item| gives(&item, tries))
             }
             Expr::MethodCall(call) if call.method == "collect" => {
                 let map = get!(&*call.receiver, Expr::MethodCall);
@@ -261,9 +238,7 @@ impl Facts<'_> {
     }
 
     fn call_gives_layer(&self, call: &ExprCall, tries: usize, search: Search) -> bool {
-        let Some(path) = called(call).map(segments) else {
-            return false;
-        };
+        let Some(path) = called(call).map(segments) else { return false };
         let inner = |tries| {
             let value = call.args.first();
             value.is_some_and(|value| self.gives_layer(value, None, tries, search))
@@ -273,27 +248,20 @@ impl Facts<'_> {
             [ok] if ok == "Ok" => return tries > 0 && inner(tries - 1),
             _ => {}
         }
-        match self.resolve(&path) {
-            Origin::Nn(path) | Origin::Traced(path) | Origin::Ours(path) => match &path[..] {
-                [.., layer, new] if search.0(layer) => {
-                    ["from_weights", "holding", "new", "tied"].contains(&new.as_str())
-                        == (tries == 0)
-                }
-                [.., name] => tries == 1 && search.0(name),
-                [] => false,
-            },
-            _ => {
+        match self.resolve(&path).in_library() {
+            Some([.., layer, new]) if search.0(layer) => {
+                ["from_weights", "holding", "new", "tied"].contains(&new.as_str()) == (tries == 0)
+            }
+            Some([.., name]) => tries == 1 && search.0(name),
+            Some([]) => false,
+            None => {
                 let [name] = &path[..] else { return false };
-                let mut all = facts::all(self.unit);
-                let function = all.find(|one| {
-                    let function = one.function;
-                    function.owner.is_none() && function.signature.ident == *name
-                });
-                let output = function.and_then(|one| {
-                    let output = get_type(&one.function.signature.output)?;
-                    Some(one.is_layer_type(output, tries, search))
-                });
-                output.unwrap_or(false)
+                let function =
+                    facts::of_name(self.unit, name).find(|one| one.function.owner.is_none());
+                function.is_some_and(|one| {
+                    let ty = output(one.function.signature);
+                    ty.is_some_and(|ty| one.is_layer_type(ty, tries, search))
+                })
             }
         }
     }
@@ -301,27 +269,17 @@ impl Facts<'_> {
     /// Whether a type names a layer of the search, once `tries` results are unwrapped.
     pub fn is_layer_type(&self, ty: &Type, tries: usize, search: Search) -> bool {
         let inner = |tries| {
-            let inner = arguments(ty).into_iter().next();
-            inner.is_some_and(|ty| self.is_layer_type(ty, tries, search))
+            arguments(ty).into_iter().next().is_some_and(|ty| self.is_layer_type(ty, tries, search))
         };
         match last_name(ty).as_deref() {
             Some("Result") => tries > 0 && inner(tries - 1),
             Some("Option" | "Vec") => inner(tries),
             _ if tries > 0 => false,
             _ => {
-                let path = match self.unit.origin(&self.function.module, ty) {
-                    Some(Origin::Nn(path) | Origin::Traced(path) | Origin::Ours(path)) => path,
-                    _ => return false,
-                };
-                path.last().is_some_and(|name| search.0(name))
+                let origin = self.unit.origin(&self.function.module, ty);
+                let path = origin.as_ref().and_then(Origin::in_library);
+                path.and_then(<[_]>::last).is_some_and(|name| search.0(name))
             }
         }
-    }
-}
-
-fn get_type(output: &syn::ReturnType) -> Option<&Type> {
-    match output {
-        syn::ReturnType::Type(_, ty) => Some(ty),
-        syn::ReturnType::Default => None,
     }
 }

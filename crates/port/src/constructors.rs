@@ -11,15 +11,14 @@ use super::facts::{self, DEPTH, Facts};
 use super::functions::inputs;
 use super::operands::{Root, Trace};
 use super::origins::{TensorOrigin, beginning, origin};
-use super::scopes::Origin;
 use super::syntax::{
-    binds, called, ends_with, exactly, get, ident, is, method, segments, strip, tail, values,
-    variable,
+    bare_name, binds, called, ends_with, exactly, get, ident, is, method, segments, strip, tail,
+    values, variable,
 };
 use super::table::list;
-use super::types::is_named;
+use super::types::{is_named, referred};
 use super::unit::Unit;
-use super::walk::exprs;
+use super::walk::{calls, exprs, method_calls};
 
 /// Methods that compute new values from a tensor.
 const COMPUTES: &[&str] = list![
@@ -46,16 +45,9 @@ pub fn rewrite(unit: &Unit<'_>, draft: &mut Draft) {
                 }
                 _ => continue,
             };
-            if unit.source.is_kept(at) {
-                continue;
-            }
-            match found {
+            match found.filter(|_| !unit.source.is_kept(at)) {
                 Some(Found::Listed(what, advice)) => draft.list(unit.todo(at, what, advice)),
-                Some(Found::Named(edits)) => {
-                    for (range, text) in edits {
-                        draft.edits.replace(range, text);
-                    }
-                }
+                Some(Found::Named(edits)) => draft.edits.replace_all(edits),
                 None => {}
             }
         }
@@ -66,18 +58,13 @@ pub fn rewrite(unit: &Unit<'_>, draft: &mut Draft) {
 enum Found {
     /// A description, and advice.
     Listed(String, String),
-    Named(Vec<(Range<usize>, String)>),
+    Named([(Range<usize>, String); 3]),
 }
 
 /// A layer with a computed weight.
 fn computed(facts: Facts<'_>, call: &ExprCall) -> Option<Found> {
-    let path = match facts.resolve(&segments(called(call)?)) {
-        Origin::Nn(path) | Origin::Traced(path) | Origin::Ours(path) => path,
-        _ => return None,
-    };
-    let [.., layer, new] = &path[..] else {
-        return None;
-    };
+    let origin = facts.resolve(&segments(called(call)?));
+    let [.., layer, new] = origin.in_library()? else { return None };
     let is_made = match layer.as_str() {
         "Linear" => ["new", "from_weights"].contains(&new.as_str()),
         "Conv1d" | "Conv2d" | "ConvTranspose1d" => new == "new",
@@ -92,44 +79,33 @@ fn computed(facts: Facts<'_>, call: &ExprCall) -> Option<Found> {
     if layer == "Linear" {
         return Some(Found::Listed(what, LINEAR_ADVICE.into()));
     }
-    let named = named(facts, call).map(Found::Named);
-    Some(named.unwrap_or_else(|| {
-        let advice = format!(
-            "quantized, it is saved only under a name: `nn::{layer}::computed(weight, bias, config, \
-             vb.pp(name))?`; or put `// dynquant: keep` here"
-        );
-        Found::Listed(what, advice)
-    }))
+    let advice = format!(
+        "quantized, it is saved only under a name: `nn::{layer}::computed(weight, bias, config, \
+    vb.pp(name))?`; or put `// dynquant: keep` here"
+    );
+    Some(named(facts, call).map_or(Found::Listed(what, advice), Found::Named))
 }
 
 /// The edits that name a convolution by the function's only `VarBuilder`, of which all tensors are
 /// read.
-fn named(facts: Facts<'_>, call: &ExprCall) -> Option<Vec<(Range<usize>, String)>> {
+fn named(facts: Facts<'_>, call: &ExprCall) -> Option<[(Range<usize>, String); 3]> {
     let (source, function) = (facts.unit.source, facts.function);
-    let builders = inputs(function.signature).filter(|input| {
-        let ty = match &*input.ty {
-            syn::Type::Reference(reference) => &*reference.elem,
-            ty => ty,
-        };
-        is_named(ty, "VarBuilder")
-    });
-    let [builder] = exactly(builders)?;
+    let is_builder = |input: &&syn::PatType| is_named(referred(&input.ty), "VarBuilder");
+    let [builder] = exactly(inputs(function.signature).filter(is_builder))?;
     let name = variable(&builder.pat)?;
     let is_bound = facts.bindings(&name).is_some_and(|all| !all.found.is_empty());
     let reads = |call: &&ExprMethodCall| {
         let method = call.method.to_string();
         is(&call.receiver, &name) && (method.starts_with("get") || method == "contains_tensor")
     };
-    let calls = exprs(function.block).filter_map(|expr| get!(expr, Expr::MethodCall));
-    let reads = calls.filter(reads).count();
-    let uses =
-        exprs(function.block).filter(|expr| matches!(expr, Expr::Path(_)) && is(expr, &name));
+    let reads = method_calls(function.block).filter(reads).count();
+    let uses = exprs(function.block).filter(|expr| bare_name(expr).as_ref() == Some(&name));
     if is_bound || reads == 0 || uses.count() != reads {
         return None;
     }
     let new = source.range(&called(call)?.segments.last()?.ident);
     let (last, end) = (source.range(call.args.last()?).end, source.range(call).end);
-    Some(vec![
+    Some([
         (new, "computed".to_owned()),
         (last..last, format!(", {name}.clone()")),
         (end..end, "?".to_owned()),
@@ -152,8 +128,7 @@ fn convolution(facts: Facts<'_>, call: &ExprMethodCall) -> Option<Found> {
     if !groups.iter().any(|size| size.is_none_or(|size| size == 1)) {
         return None;
     }
-    let roots = Trace::new(facts).roots(weight).into_iter();
-    let mut fields = roots.filter_map(|root| match root {
+    let mut fields = Trace::new(facts).roots(weight).into_iter().filter_map(|root| match root {
         Root::Field(holder, field) => Some((holder, field)),
         _ => None,
     });
@@ -185,7 +160,7 @@ fn is_narrow(facts: Facts<'_>, weight: &Expr, axis: usize) -> bool {
 
 /// The shape with which a weight is read.
 fn shape<'e>(facts: Facts<'e>, weight: &'e Expr) -> Option<&'e ExprTuple> {
-    let call = method(resolved(facts, weight))?;
+    let call = method(facts.definition(weight).unwrap_or(weight))?;
     if call.method.to_string().starts_with("get") {
         get!(call.args.first()?, Expr::Tuple)
     } else {
@@ -195,36 +170,25 @@ fn shape<'e>(facts: Facts<'e>, weight: &'e Expr) -> Option<&'e ExprTuple> {
 
 /// The sizes that an expression may have; `None` for a size that is not known.
 fn sizes(facts: Facts<'_>, expr: &Expr, depth: usize) -> Vec<Option<usize>> {
-    let Some(depth) = depth.checked_sub(1) else {
-        return vec![None];
-    };
-    let unit = facts.unit;
+    let Some(depth) = depth.checked_sub(1) else { return vec![None] };
     if let Expr::Lit(literal) = strip(expr) {
         return vec![get!(&literal.lit, syn::Lit::Int).and_then(|size| size.base10_parse().ok())];
     }
-    let Some(name) = ident(expr) else {
-        return vec![None];
-    };
-    if let Some(value) = facts.definitions(&name, unit.source.start(expr)).first() {
+    let Some(name) = ident(expr) else { return vec![None] };
+    if let Some(value) = facts.definition(expr) {
         return sizes(facts, value, depth);
     }
+    let unit = facts.unit;
     let mut given = inputs(facts.function.signature);
     let Some(number) = given.position(|input| binds(&*input.pat, &name)) else {
-        let constant = unit.built.sizes.get(&name);
-        return constant.map_or(vec![None], |value| sizes(facts, value, depth));
+        return unit.built.sizes.get(&name).map_or(vec![None], |value| sizes(facts, value, depth));
     };
     let mut found = Vec::new();
     for caller in facts::all(unit) {
-        for call in exprs(caller.function.block).filter_map(|expr| get!(expr, Expr::Call)) {
+        for call in calls(caller.function.block) {
             let path = called(call).map(segments).unwrap_or_default();
-            let [before @ .., last] = &path[..] else {
-                continue;
-            };
-            let owner = before.last().filter(|one| one.starts_with(char::is_uppercase));
-            let owner = match owner {
-                Some(name) if name == "Self" => caller.function.owner.as_ref(),
-                owner => owner,
-            };
+            let [before @ .., last] = &path[..] else { continue };
+            let owner = caller.owner_of(before);
             if facts.function.signature.ident == last && facts.function.owner.as_ref() == owner {
                 let size = call.args.iter().nth(number);
                 found.extend(size.into_iter().flat_map(|size| sizes(caller, size, depth)));
@@ -234,32 +198,21 @@ fn sizes(facts: Facts<'_>, expr: &Expr, depth: usize) -> Vec<Option<usize>> {
     if found.is_empty() { vec![None] } else { found }
 }
 
-/// The last definition of a variable, or the expression itself.
-fn resolved<'e>(facts: Facts<'e>, expr: &'e Expr) -> &'e Expr {
-    let at = facts.unit.source.start(expr);
-    let definition = ident(expr).and_then(|name| facts.definitions(&name, at).into_iter().next());
-    definition.unwrap_or(expr)
-}
-
 /// Whether a tensor is computed from other values; skips the expressions in `seen`.
 fn is_computed(facts: Facts<'_>, expr: &Expr, depth: usize, seen: &mut BTreeSet<usize>) -> bool {
-    let start = |expr: &Expr| facts.unit.source.start(expr);
-    let Some(depth) = depth.checked_sub(1) else {
-        return false;
-    };
+    let start = |expr: &Expr| facts.start(expr);
+    let Some(depth) = depth.checked_sub(1) else { return false };
     let parts: Vec<&Expr> = match strip(expr) {
         Expr::Binary(_) => return true,
         Expr::MethodCall(call) if COMPUTES.iter().any(|name| call.method == name) => return true,
         Expr::MethodCall(call) => vec![&call.receiver],
         Expr::Call(call) => {
-            let Some(path) = called(call) else {
-                return false;
-            };
+            let Some(path) = called(call) else { return false };
             if ["cat", "stack"].iter().any(|name| ends_with(path, name)) {
                 return true;
             }
             let name = segments(path).pop().unwrap_or_default();
-            let helper = facts::all(facts.unit).find(|one| one.function.signature.ident == name);
+            let helper = facts::of_name(facts.unit, &name).next();
             if let Some((helper, last)) =
                 helper.and_then(|one| Some((one, tail(one.function.block)?)))
             {

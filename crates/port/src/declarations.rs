@@ -67,9 +67,7 @@ pub fn attribute(unit: &Unit<'_>, draft: &mut Draft, field: &syn::Field, text: &
 /// Adds the supertrait `Quantizable` to a trait.
 pub fn supertrait(unit: &Unit<'_>, draft: &mut Draft, key: &Key) {
     for one in unit.types.declared.get(key).into_iter().flatten() {
-        let Item::Trait(item) = &one.item else {
-            continue;
-        };
+        let Item::Trait(item) = &one.item else { continue };
         let (at, text) = match &item.colon_token {
             Some(colon) => (unit.source.range(colon).end, " Quantizable +"),
             None if item.generics.params.is_empty() => {

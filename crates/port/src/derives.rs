@@ -46,8 +46,7 @@ pub fn rewrite(unit: &Unit<'_>, draft: &mut Draft) {
     let is_wanted = |one: &&&Declared| plan.quantizable.contains(&key(one));
     let clones = clones::find(unit);
     for one in all.iter().filter(is_wanted) {
-        let implemented = unit.types.implements(&one.module, &one.name, "Quantizable");
-        if !one.is_derivable() || one.derives("Quantizable") || implemented {
+        if !one.is_derivable() || unit.types.has(one, "Quantizable") {
             if matches!(one.item, Item::Union(_)) {
                 let at = unit.source.start(&one.item);
                 let name = &one.name;
@@ -59,7 +58,7 @@ pub fn rewrite(unit: &Unit<'_>, draft: &mut Draft) {
         }
         let mut names = vec!["Quantizable"];
         let wanted = plan.clone.contains_key(&key(one)) && !bars_clone(one);
-        if (wanted || clones.contains(&key(one))) && !is_clone(unit, one) {
+        if (wanted || clones.contains(&key(one))) && !unit.types.has(one, "Clone") {
             names.insert(0, "Clone");
         }
         derive(unit, plan.draft, one, &names);
@@ -68,7 +67,7 @@ pub fn rewrite(unit: &Unit<'_>, draft: &mut Draft) {
     }
     for one in all.iter().filter(|one| one.is_derivable() && !is_wanted(one)) {
         let new = clones.contains(&key(one)) && !plan.clone.contains_key(&key(one));
-        if new && !is_clone(unit, one) {
+        if new && !unit.types.has(one, "Clone") {
             derive(unit, plan.draft, one, &["Clone"]);
         }
     }
@@ -76,15 +75,10 @@ pub fn rewrite(unit: &Unit<'_>, draft: &mut Draft) {
         supertrait(unit, plan.draft, key);
     }
     for (key, at) in plan.clone.clone() {
-        let declared = unit.types.declared.get(&key).into_iter().flatten();
-        for one in declared {
+        for one in unit.types.declared.get(&key).into_iter().flatten() {
             plan.clone(one, at);
         }
     }
-}
-
-fn holds(unit: &Unit<'_>, module: &[String], ty: &Type) -> bool {
-    unit.world.holds(unit.path, unit.types, module, ty)
 }
 
 impl DerivePlan<'_, '_> {
@@ -95,7 +89,7 @@ impl DerivePlan<'_, '_> {
         let at = unit.source.start(&field.ty);
         if let Type::TraitObject(object) = ty {
             self.opaque_object(module, object, at);
-            if holds(unit, module, ty) {
+            if unit.holds(module, ty) {
                 self.quantizable.insert(key(owner));
             }
             return;
@@ -103,14 +97,14 @@ impl DerivePlan<'_, '_> {
         if let Some(name) = last_name(ty) {
             let inner = arguments(ty);
             let in_box = name == "Box" && !inner.is_empty();
-            if in_box || !holds(unit, module, ty) {
+            if in_box || !unit.holds(module, ty) {
                 for ty in inner.into_iter().filter(|ty| in_box || has_object(ty)) {
                     self.field_type(owner, ty, field);
                 }
                 return;
             }
             self.elsewhere(module, ty, at);
-        } else if !holds(unit, module, ty) {
+        } else if !unit.holds(module, ty) {
             return;
         }
         if let Type::Reference(_) = ty {
@@ -123,8 +117,8 @@ impl DerivePlan<'_, '_> {
         // Everything beside a layer in a container must be a tree.
         let mut stack = vec![ty];
         while let Some(ty) = stack.pop() {
-            if let Some(Origin::Local(module, name)) = unit.origin(module, ty) {
-                self.quantizable.insert((module, name));
+            if let Some(Origin::Local(key)) = unit.origin(module, ty) {
+                self.quantizable.insert(key);
             }
             stack.extend(parts(ty));
             if let Type::TraitObject(object) = ty {
@@ -136,7 +130,7 @@ impl DerivePlan<'_, '_> {
     /// Lists containers that hide layers, at any depth, and plans `Clone` for shared values.
     fn containers(&mut self, module: &[String], ty: &Type, at: usize) {
         let unit = self.unit;
-        if !holds(unit, module, ty) {
+        if !unit.holds(module, ty) {
             return;
         }
         let inner = arguments(ty);
@@ -175,8 +169,8 @@ impl DerivePlan<'_, '_> {
             let key = (module.to_vec(), name.clone());
             let is_local = unit.types.declared.contains_key(&key);
             let types = unit.types.implementing(&name);
-            let hides = is_local && types.clone().any(|(at, ty)| holds(unit, at, ty));
-            let known = is_local && holds(unit, module, &Type::TraitObject(object.clone()));
+            let hides = is_local && types.clone().any(|(at, ty)| unit.holds(at, ty));
+            let known = is_local && unit.holds(module, &Type::TraitObject(object.clone()));
             if hides && !known && self.above(module, &name) {
                 continue;
             }
@@ -210,19 +204,15 @@ impl DerivePlan<'_, '_> {
         if self.traits.contains(&key) {
             return true;
         }
-        let types = unit.types.implementing(name);
-        let types = types.map(|(at, ty)| match unit.origin(at, ty) {
-            Some(Origin::Local(module, name)) => {
-                let key = (module, name);
+        let types = unit.types.implementing(name).map(|(at, ty)| match unit.origin(at, ty) {
+            Some(Origin::Local(key)) => {
                 let mut declared = unit.types.declared.get(&key)?.iter();
                 let plain = declared.all(|one| one.is_derivable() && one.params.is_empty());
                 plain.then_some(key)
             }
             _ => None,
         });
-        let Some(types) = types.collect::<Option<Vec<_>>>() else {
-            return false;
-        };
+        let Some(types) = types.collect::<Option<Vec<_>>>() else { return false };
         if unit.world.is_implemented_elsewhere(unit.path, name) {
             return false;
         }
@@ -234,8 +224,7 @@ impl DerivePlan<'_, '_> {
     fn macros(&mut self, one: &Declared) {
         let unit = self.unit;
         let mut fields = one.fields.iter();
-        let holds =
-            fields.any(|field| holds(unit, &one.module, &field.ty) || has_object(&field.ty));
+        let holds = fields.any(|field| unit.holds(&one.module, &field.ty) || has_object(&field.ty));
         for attr in one.attrs().iter().filter(|_| holds) {
             let path = segments(attr.path()).join("::");
             let at = unit.source.start(attr);
@@ -254,9 +243,7 @@ impl DerivePlan<'_, '_> {
     /// Lists a type with layers that another file declares, if that file is not ported too.
     fn elsewhere(&mut self, module: &[String], ty: &Type, at: usize) {
         let unit = self.unit;
-        let Some(Origin::Crate(segments)) = unit.origin(module, ty) else {
-            return;
-        };
+        let Some(Origin::Crate(segments)) = unit.origin(module, ty) else { return };
         let Some((file, declared)) = unit.world.elsewhere(unit.path, module, &segments) else {
             return;
         };
@@ -274,8 +261,7 @@ impl DerivePlan<'_, '_> {
     /// walked.
     fn want_clone(&mut self, module: &[String], ty: &Type, at: usize) {
         let unit = self.unit;
-        if let Some(Origin::Local(module, name)) = unit.origin(module, ty) {
-            let key = (module, name);
+        if let Some(Origin::Local(key)) = unit.origin(module, ty) {
             if self.clone.insert(key.clone(), at).is_some() {
                 return;
             }
@@ -296,19 +282,18 @@ impl DerivePlan<'_, '_> {
     /// Adds `Clone` to a type inside an `Arc` that gets no other derive.
     fn clone(&mut self, one: &Declared, at: usize) {
         let unit = self.unit;
-        if is_clone(unit, one) || !one.is_derivable() {
+        if unit.types.has(one, "Clone") || !one.is_derivable() {
             return;
         }
         let cannot = bars_clone(one);
         if cannot {
-            let what = "an `Arc` is walked where its content is `Clone`, and";
-            let what = format!("{what} `{}` is not", one.name);
+            let name = &one.name;
+            let what =
+                format!("an `Arc` is walked where its content is `Clone`, and `{name}` is not");
             let advice = "implement `Clone`, or take the layers out of the `Arc`";
             self.draft.list(unit.todo(at, what, advice));
         }
-        let derived = one.derives("Quantizable")
-            || unit.types.implements(&one.module, &one.name, "Quantizable")
-            || !self.quantizable.contains(&key(one));
+        let derived = unit.types.has(one, "Quantizable") || !self.quantizable.contains(&key(one));
         if derived && !cannot {
             derive(unit, self.draft, one, &["Clone"]);
         }
@@ -319,8 +304,8 @@ impl DerivePlan<'_, '_> {
         let unit = self.unit;
         let types = ["Module", "ModuleT"].map(|name| unit.types.implementing(name));
         for (module, ty) in types.into_iter().flatten() {
-            if let Some(Origin::Local(module, name)) = unit.origin(module, ty) {
-                self.quantizable.insert((module, name));
+            if let Some(Origin::Local(key)) = unit.origin(module, ty) {
+                self.quantizable.insert(key);
             }
         }
     }
@@ -339,8 +324,7 @@ fn lock(ty: &Type) -> Option<String> {
 
 /// Whether a type is `Arc`, `Rc` or `PhantomData`, which are `Clone` whatever they hold.
 fn is_pointer(ty: &Type) -> bool {
-    let mut names = table::SHARING.iter().chain(&["PhantomData"]);
-    names.any(|name| is_named(ty, name))
+    table::SHARING.iter().chain(&["PhantomData"]).any(|name| is_named(ty, name))
 }
 
 fn has_object(ty: &Type) -> bool {
@@ -360,10 +344,6 @@ fn harmless(unit: &Unit<'_>, module: &[String], name: &str) -> bool {
     }
 }
 
-fn is_clone(unit: &Unit<'_>, one: &Declared) -> bool {
-    one.derives("Clone") || unit.types.implements(&one.module, &one.name, "Clone")
-}
-
 /// Whether a type has a field that is not `Clone`.
 fn bars_clone(one: &Declared) -> bool {
     let mut fields = one.fields.iter().map(|field| &field.ty);
@@ -374,14 +354,10 @@ fn bars_clone(one: &Declared) -> bool {
 /// Adds `#[quantizable(flatten)]` to a wrapper of one layer,
 /// `struct Linear { inner: candle_nn::Linear, span }`, which adds no name to the path.
 fn flatten(unit: &Unit<'_>, draft: &mut Draft, one: &Declared) {
-    let Item::Struct(item) = &one.item else {
-        return;
-    };
-    let is_held = |field: &&syn::Field| holds(unit, &one.module, &field.ty);
+    let Item::Struct(item) = &one.item else { return };
+    let is_held = |field: &&syn::Field| unit.holds(&one.module, &field.ty);
     let mut layers = item.fields.iter().filter(is_held);
-    let (Some(field), None) = (layers.next(), layers.next()) else {
-        return;
-    };
+    let (Some(field), None) = (layers.next(), layers.next()) else { return };
     let origin = unit.origin(&one.module, &field.ty);
     let is_layer = origin.is_some_and(|origin| origin.layer().is_some());
     let marked = has_attribute(&field.attrs, "quantizable");
@@ -396,6 +372,5 @@ fn uses_sequential(unit: &Unit<'_>, one: &Declared) -> bool {
         let is_it = origin.is_some_and(|origin| origin.layer() == Some("Sequential"));
         is_it || arguments(ty).into_iter().any(|ty| any(unit, module, ty))
     }
-    let mut fields = one.fields.iter();
-    fields.any(|field| any(unit, &one.module, &field.ty))
+    one.fields.iter().any(|field| any(unit, &one.module, &field.ty))
 }

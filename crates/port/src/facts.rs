@@ -1,12 +1,14 @@
 //! Facts about the variables of a function, as far as the text states them.
 
+use std::ops::Range;
+
 use syn::Expr;
 
-use super::bindings::Bindings;
 use super::built::ADDS;
-use super::functions::{Function, inputs};
+use super::functions::{Bindings, Function, inputs, output};
 use super::scopes::Origin;
-use super::syntax::{binds, called, get, ident, is, is_ok, only, strip, tail, words};
+use super::source::Extent;
+use super::syntax::{binds, called, get, ident, is, is_ok, only, strip, tail, values, words};
 use super::types::{arguments, is_named, last_name};
 use super::unit::Unit;
 use super::walk::exprs;
@@ -23,8 +25,12 @@ pub struct Facts<'u> {
 
 /// All functions of a file in order, except nested functions.
 pub fn all<'u>(unit: &'u Unit<'_>) -> impl Iterator<Item = Facts<'u>> {
-    let functions = unit.functions.iter();
-    functions.map(move |function| Facts { unit, function })
+    unit.functions.iter().map(move |function| Facts { unit, function })
+}
+
+/// The functions of a name, of any type.
+pub fn of_name<'u>(unit: &'u Unit<'_>, name: &str) -> impl Iterator<Item = Facts<'u>> {
+    all(unit).filter(move |one| one.function.signature.ident == name)
 }
 
 impl<'u> Facts<'u> {
@@ -37,12 +43,28 @@ impl<'u> Facts<'u> {
     /// that have ended.
     pub fn definitions(&self, name: &str, before: usize) -> Vec<&'u Expr> {
         let source = self.unit.source;
-        let bindings = self.bindings(name).into_iter();
-        let all = bindings.flat_map(|all| all.found.iter().rev());
+        let all = self.bindings(name).into_iter().flat_map(|all| all.found.iter().rev());
         // An assignment in such a block changes a variable of an outer block.
         let counts = all.filter(|one| one.is_assigned || one.scope.end > before);
         let values = counts.filter_map(|one| one.value);
         values.filter(|value| source.range(*value).end <= before).collect()
+    }
+
+    pub fn text(&self, node: &impl Extent) -> &'u str {
+        self.unit.source.slice(node)
+    }
+
+    pub fn start(&self, node: &impl Extent) -> usize {
+        self.unit.source.start(node)
+    }
+
+    pub fn range(&self, node: &impl Extent) -> Range<usize> {
+        self.unit.source.range(node)
+    }
+
+    /// The last definition of the variable that an expression is.
+    pub fn definition(&self, expr: &Expr) -> Option<&'u Expr> {
+        self.definitions(&ident(expr)?, self.start(expr)).into_iter().next()
     }
 
     /// Whether an expression is a parameter of type `usize`.
@@ -52,9 +74,7 @@ impl<'u> Facts<'u> {
 
     /// Whether an expression is a number of type `usize`, as far as the text states it.
     pub fn is_size(&self, expr: &Expr, depth: usize) -> bool {
-        let Some(depth) = depth.checked_sub(1) else {
-            return false;
-        };
+        let Some(depth) = depth.checked_sub(1) else { return false };
         match strip(expr) {
             Expr::Lit(literal) => matches!(literal.lit, syn::Lit::Int(_)),
             Expr::Cast(cast) => is_named(&cast.ty, "usize"),
@@ -65,21 +85,14 @@ impl<'u> Facts<'u> {
                     || gives(&["div_ceil", "max", "min", "pow", "unwrap_or"])
                         && self.is_size(&call.receiver, depth)
             }
-            Expr::Field(field) => {
-                let types = self.field_types(field);
-                let is_size = |ty: &&syn::Type| is_named(ty, "usize");
-                !types.is_empty() && types.iter().all(is_size)
-            }
-            path @ Expr::Path(_) => ident(path).is_some_and(|name| {
-                let at = self.unit.source.start(path);
-                match self.definitions(&name, at).first() {
-                    Some(value) => self.is_size(value, depth),
-                    None => match self.parameter(&name) {
-                        Some(ty) => ty == "usize",
-                        None => self.unit.built.sizes.contains_key(&name),
-                    },
-                }
-            }),
+            Expr::Field(field) => self.are_all(field, |ty| is_named(ty, "usize")),
+            path @ Expr::Path(_) => match self.definition(path) {
+                Some(value) => self.is_size(value, depth),
+                None => ident(path).is_some_and(|name| match self.parameter(&name) {
+                    Some(ty) => ty == "usize",
+                    None => self.unit.built.sizes.contains_key(&name),
+                }),
+            },
             _ => false,
         }
     }
@@ -89,13 +102,12 @@ impl<'u> Facts<'u> {
         let start = |one: &Function<'_>| unit.source.start(one.signature);
         let next = unit.functions.partition_point(|one| start(one) <= at);
         let function = &unit.functions[next.checked_sub(1)?];
-        let block = unit.source.range(function.block);
-        block.contains(&at).then_some(Self { unit, function })
+        unit.source.range(function.block).contains(&at).then_some(Self { unit, function })
     }
 
     /// The values that the function adds to a container variable.
     pub fn added(&self, name: &str) -> Vec<&'u Expr> {
-        let text = self.unit.source.slice(self.function.block);
+        let text = self.text(self.function.block);
         if !ADDS.iter().any(|add| text.contains(&format!("{name}.{add}("))) {
             return Vec::new();
         }
@@ -107,16 +119,13 @@ impl<'u> Facts<'u> {
 
     /// The number of assignments to a variable in the function.
     pub fn assignments(&self, name: &str) -> usize {
-        let bindings = self.bindings(name).into_iter();
-        let all = bindings.flat_map(|all| &all.found);
+        let all = self.bindings(name).into_iter().flat_map(|all| &all.found);
         all.filter(|one| one.is_assigned).count()
     }
 
     /// Whether an expression is a number, not a tensor.
     pub fn is_number(&self, expr: &Expr, depth: usize) -> bool {
-        let Some(depth) = depth.checked_sub(1) else {
-            return false;
-        };
+        let Some(depth) = depth.checked_sub(1) else { return false };
         match expr {
             Expr::Lit(_) | Expr::Cast(_) => true,
             Expr::Paren(inner) => self.is_number(&inner.expr, depth),
@@ -125,26 +134,25 @@ impl<'u> Facts<'u> {
                 self.is_number(&binary.left, depth) || self.is_number(&binary.right, depth)
             }
             Expr::MethodCall(call) => {
-                let mut gives = ["sqrt", "powf", "powi", "recip"].iter();
-                gives.any(|name| call.method == name)
+                ["sqrt", "powf", "powi", "recip"].iter().any(|name| call.method == name)
             }
             Expr::Call(call) => {
-                let text = self.unit.source.slice(&*call.func);
+                let text = self.text(&*call.func);
                 text.starts_with("f64::") || text.starts_with("f32::")
             }
-            Expr::Path(_) => ident(expr).is_some_and(|name| {
-                let at = self.unit.source.start(expr);
-                let value = self.definitions(&name, at).into_iter().next();
-                self.parameter(&name).is_some_and(is_float)
-                    || value.is_some_and(|value| self.is_number(value, depth))
-            }),
-            Expr::Field(field) => {
-                let is_float = |ty: &&syn::Type| is_float(self.unit.source.slice(*ty));
-                let types = self.field_types(field);
-                !types.is_empty() && types.iter().all(is_float)
+            Expr::Path(_) => {
+                ident(expr).and_then(|name| self.parameter(&name)).is_some_and(is_float)
+                    || self.definition(expr).is_some_and(|value| self.is_number(value, depth))
             }
+            Expr::Field(field) => self.are_all(field, |ty| is_float(self.text(ty))),
             _ => false,
         }
+    }
+
+    /// Whether all fields of this name, in all types of the file, have such a type.
+    fn are_all(&self, field: &syn::ExprField, is_it: impl Fn(&syn::Type) -> bool) -> bool {
+        let types = self.field_types(field);
+        !types.is_empty() && types.into_iter().all(is_it)
     }
 
     /// Whether an expression is a tensor, or a reference to a tensor.
@@ -163,13 +171,12 @@ impl<'u> Facts<'u> {
             Expr::If(choice) => tail(&choice.then_branch).is_some_and(|last| self.is_tensor(last)),
             Expr::Match(choice) => choice.arms.iter().any(|arm| self.is_tensor(&arm.body)),
             Expr::Block(block) => tail(&block.block).is_some_and(|last| self.is_tensor(last)),
-            Expr::Path(_) => ident(expr).is_some_and(|name| {
-                let at = self.unit.source.start(expr);
-                match self.definitions(&name, at).first() {
-                    Some(value) => self.is_tensor(value),
-                    None => matches!(self.parameter(&name), Some("&Tensor" | "Tensor")),
-                }
-            }),
+            Expr::Path(_) => match self.definition(expr) {
+                Some(value) => self.is_tensor(value),
+                None => ident(expr).is_some_and(|name| {
+                    matches!(self.parameter(&name), Some("&Tensor" | "Tensor"))
+                }),
+            },
             _ => false,
         }
     }
@@ -181,20 +188,24 @@ impl<'u> Facts<'u> {
         words(ty).any(|word| word == "Tensor")
     }
 
+    /// Whether the function returns something with a tensor.
+    pub fn returns_tensor(&self) -> bool {
+        words(self.text(&self.function.signature.output)).any(|word| word == "Tensor")
+    }
+
     /// The type of a parameter.
     pub fn type_of_parameter(&self, name: &str) -> Option<&'u syn::Type> {
-        let mut inputs = inputs(self.function.signature);
-        let found = inputs.find(|input| binds(&*input.pat, name));
+        let found = inputs(self.function.signature).find(|input| binds(&*input.pat, name));
         found.map(|input| &*input.ty)
     }
 
     fn parameter(&self, name: &str) -> Option<&'u str> {
-        Some(self.unit.source.slice(self.type_of_parameter(name)?))
+        Some(self.text(self.type_of_parameter(name)?))
     }
 
     /// The value of an expression, which may be a reference, as a reference.
     pub fn borrowed(&self, expr: &Expr) -> String {
-        let text = self.unit.source.slice(expr);
+        let text = self.text(expr);
         match expr {
             Expr::Paren(inner) => self.borrowed(&inner.expr),
             _ if self.is_reference(expr) => text.to_owned(),
@@ -206,10 +217,9 @@ impl<'u> Facts<'u> {
     pub fn is_reference(&self, expr: &Expr) -> bool {
         match expr {
             Expr::Reference(_) => true,
-            Expr::Path(_) => ident(expr).is_some_and(|name| {
-                let at = self.unit.source.start(expr);
-                self.is_reference_at(&name, at)
-            }),
+            Expr::Path(_) => {
+                ident(expr).is_some_and(|name| self.is_reference_at(&name, self.start(expr)))
+            }
             _ => false,
         }
     }
@@ -224,8 +234,7 @@ impl<'u> Facts<'u> {
 
     /// Whether an expression is a parameter of type `Option`.
     pub fn is_option(&self, expr: &Expr) -> bool {
-        let at = self.unit.source.start(expr);
-        let given = ident(expr).filter(|name| self.definitions(name, at).is_empty());
+        let given = ident(expr).filter(|_| self.definition(expr).is_none());
         let ty = given.and_then(|name| self.parameter(&name));
         ty.is_some_and(|ty| ty.starts_with("Option<"))
     }
@@ -234,11 +243,11 @@ impl<'u> Facts<'u> {
     /// definition.
     pub fn is_owned(&self, expr: &Expr) -> Option<bool> {
         let name = ident(expr)?;
-        let at = self.unit.source.start(expr);
+        let at = self.start(expr);
         let definitions = self.definitions(&name, at);
         let clone = format!("Some({name}.clone())");
         // `let (.., mask) = if .. { (.., None) } else { (.., Some(mask.clone())) };`
-        let cloned = |value: &&Expr| self.unit.source.slice(*value).contains(&clone);
+        let cloned = |value: &&Expr| self.text(*value).contains(&clone);
         Some(owns(definitions.first()?) || definitions.iter().any(cloned))
     }
 
@@ -266,16 +275,24 @@ impl<'u> Facts<'u> {
 
     /// Whether the function returns the `Result` of one of these crates, with their error.
     pub fn returns_result_of(&self, crates: &[&str]) -> bool {
-        let syn::ReturnType::Type(_, ty) = &self.function.signature.output else {
-            return false;
-        };
-        let origin = self.unit.origin(&self.function.module, ty);
-        let path = origin.and_then(|origin| get!(origin, Origin::Other));
-        let is_it = path.is_some_and(|path| match &path[..] {
-            [krate, .., name] => crates.contains(&&**krate) && name == "Result",
+        let Some(ty) = output(self.function.signature) else { return false };
+        let is_it = match self.unit.origin(&self.function.module, ty) {
+            Some(Origin::Other(path)) => match &path[..] {
+                [krate, .., name] => crates.contains(&&**krate) && name == "Result",
+                _ => false,
+            },
             _ => false,
-        });
+        };
         is_it && arguments(ty).len() == 1
+    }
+
+    /// The type that the last of these segments names, or the `impl`'s type for `Self`.
+    pub fn owner_of<'s>(&self, segments: &'s [String]) -> Option<&'s String>
+    where
+        'u: 's,
+    {
+        let owner = segments.last().filter(|one| one.starts_with(char::is_uppercase))?;
+        if owner == "Self" { self.function.owner.as_ref() } else { Some(owner) }
     }
 
     /// The origin of a path that is written in the function.
@@ -287,8 +304,7 @@ impl<'u> Facts<'u> {
     /// The types of the fields of this name, in all types of the file.
     pub fn field_types(&self, field: &syn::ExprField) -> Vec<&'u syn::Type> {
         let name = get!(&field.member, syn::Member::Named);
-        let declared = self.unit.types.declared.values().flatten();
-        let fields = declared.flat_map(|one| &one.fields);
+        let fields = self.unit.types.declared.values().flatten().flat_map(|one| &one.fields);
         let same = fields.filter(|one| name.is_some() && one.ident.as_ref() == name);
         same.map(|one| &one.ty).collect()
     }
@@ -309,14 +325,7 @@ fn owns(expr: &Expr) -> bool {
             };
             some && call.args.first().is_some_and(value)
         }
-        Expr::Match(choice) => choice.arms.iter().any(|arm| owns(&arm.body)),
-        Expr::If(choice) => {
-            let other = choice.else_branch.as_ref();
-            tail(&choice.then_branch).is_some_and(owns)
-                || other.is_some_and(|(_, other)| owns(other))
-        }
-        Expr::Block(block) => tail(&block.block).is_some_and(owns),
-        _ => false,
+        other => values(other).into_iter().any(owns),
     }
 }
 
@@ -326,8 +335,7 @@ fn is_float(ty: &str) -> bool {
 
 /// Whether `forward` of a type of this file is `Ok(x.clone())`.
 fn identity(unit: &Unit<'_>, name: &str) -> bool {
-    let methods = unit.functions.iter();
-    let methods = methods.filter(|one| one.owner.as_deref() == Some(name));
+    let methods = unit.functions.iter().filter(|one| one.owner.as_deref() == Some(name));
     let mut forwards = methods.filter(|one| one.signature.ident == "forward").peekable();
     let clones = |function: &Function<'_>| {
         let call = only(function.block).and_then(|last| get!(last, Expr::Call));

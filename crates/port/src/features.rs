@@ -14,8 +14,7 @@ const FEATURES: &[&str] = &["cuda", "cudnn", "flash-attn", "flash-attn-v1", "met
 /// Whether the attributes exclude an item from a CPU build.
 pub fn leave_out(attrs: &[Attribute]) -> bool {
     let cfgs = attrs.iter().filter(|attr| attr.path().is_ident("cfg"));
-    let mut conditions = cfgs.filter_map(|attr| attr.parse_args::<Meta>().ok());
-    conditions.any(|condition| needs(&condition))
+    cfgs.filter_map(|attr| attr.parse_args::<Meta>().ok()).any(|condition| needs(&condition))
 }
 
 /// Whether a condition requires a GPU feature.
@@ -27,9 +26,7 @@ fn needs(condition: &Meta) -> bool {
         }
         Meta::List(list) => {
             let parser = syn::punctuated::Punctuated::<Meta, syn::Token![,]>::parse_terminated;
-            let Ok(conditions) = list.parse_args_with(parser) else {
-                return false;
-            };
+            let Ok(conditions) = list.parse_args_with(parser) else { return false };
             let mut conditions = conditions.iter();
             match list.path.get_ident().map(ToString::to_string).as_deref() {
                 Some("all") => conditions.any(needs),
@@ -89,7 +86,6 @@ pub fn left_out(source: &Source<'_>, file: &syn::File) -> Vec<Range<usize>> {
     find.found
 }
 
-/// The attributes of an item.
 pub fn attributes(item: &syn::Item) -> &[Attribute] {
     let attrs =
         part!(item, attrs of Const Enum Fn Impl Macro Mod Static Struct Trait Type Union Use);

@@ -48,11 +48,8 @@ impl FoundFiles {
         let mut paths: Vec<_> = entries.iter().map(fs::DirEntry::path).collect();
         paths.sort();
         for path in paths {
-            let Ok(meta) = fs::symlink_metadata(&path) else {
-                continue;
-            };
-            let name = path.file_name().and_then(|name| name.to_str());
-            let name = name.unwrap_or_default();
+            let Ok(meta) = fs::symlink_metadata(&path) else { continue };
+            let name = path.file_name().and_then(|name| name.to_str()).unwrap_or_default();
             if meta.is_dir() && !name.starts_with('.') && name != "target" {
                 self.folder(&path);
             } else if meta.is_file() && path.extension().is_some_and(|ext| ext == "rs") {

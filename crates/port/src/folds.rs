@@ -16,7 +16,7 @@ use super::syntax::{
 };
 use super::types::{is_named, named};
 use super::unit::Unit;
-use super::walk::{Node, exprs, nodes};
+use super::walk::{Node, exprs, method_calls, nodes};
 
 /// The changes that fold a norm; `None` if they are not certain.
 type Changes = Option<Vec<(Range<usize>, String)>>;
@@ -24,9 +24,7 @@ type Changes = Option<Vec<(Range<usize>, String)>>;
 /// Folds the norms that are certain: both layers are variables, loaded in the same function, or
 /// fields of `self`, given in one literal, and read nowhere else.
 pub fn rewrite(unit: &Unit<'_>, draft: &mut Draft) {
-    for (range, text) in all(unit).filter_map(|(_, changes)| changes).flatten() {
-        draft.edits.replace(range, text);
-    }
+    draft.edits.replace_all(all(unit).filter_map(|(_, changes)| changes).flatten());
 }
 
 /// Lists the norms that stay.
@@ -42,8 +40,7 @@ pub fn list(unit: &Unit<'_>, draft: &mut Draft) {
 /// The norms in evaluation mode of outputs of convolutions, each with its place.
 fn all(unit: &Unit<'_>) -> impl Iterator<Item = (usize, Changes)> {
     facts::all(unit).flat_map(move |facts| {
-        let calls = exprs(facts.function.block).filter_map(|expr| get!(expr, Expr::MethodCall));
-        calls.filter_map(move |call| {
+        method_calls(facts.function.block).filter_map(move |call| {
             let (norm, input) = normed(call)?;
             let (conv, output) = convolved(&facts, input)?;
             let at = unit.source.start(norm);
@@ -169,16 +166,13 @@ fn fields(facts: &Facts<'_>, layer: &Expr, names: &[String; 2]) -> Changes {
     let [declared] = exactly(unit.types.declared.get(&key)?)?;
     let list = &get!(&get!(&declared.item, Item::Struct)?.fields, Fields::Named)?.named;
     let held = [named(list, &names[0])?, named(list, &names[1])?];
-    let literals = unit.built.literals(&key)?.found.iter();
+    let literals = unit.built.literals.get(&key)?.found.iter();
     // Others copy both from a value.
     let gives = |literal| names.iter().any(|name| given(literal, name).is_some());
     let [(literal, _)] = exactly(literals.filter(|(literal, _)| gives(literal)))?;
     let [conv, norm] = [given(literal, &names[0])?, given(literal, &names[1])?];
     let [value, norm_value] = [conv, norm].map(|given| source.slice(&given.expr));
-    let drops = |ty: &str| {
-        let mut types = unit.types.implementing("Drop");
-        types.any(|(_, one)| is_named(one, ty))
-    };
+    let drops = |ty: &str| unit.types.implementing("Drop").any(|(_, one)| is_named(one, ty));
     let folded = match facts.wraps(layer) {
         // The wrapper's other fields are moved out of it, which its `drop` would forbid.
         Some((ty, field)) if ident(&conv.expr).is_some() && !drops(&ty) => {
@@ -222,12 +216,13 @@ impl Facts<'_> {
             let ty = self.field_type(&field);
             return ty.is_some_and(|ty| self.is_layer_type(ty, 0, search));
         }
-        let at = self.unit.source.start(expr);
         // Arguments of a closure that is given its layers are called as these.
-        ident(expr).is_some_and(|name| match self.definitions(&name, at).first() {
+        match self.definition(expr) {
             Some(value) => self.gives_layer(value, None, 0, search),
-            None => self.is_layer(&name, at, 0, search),
-        })
+            None => {
+                ident(expr).is_some_and(|name| self.is_layer(&name, self.start(expr), 0, search))
+            }
+        }
     }
 
     /// Whether `?` takes candle's errors at a byte of the function: a loader is asked so there, or
@@ -260,18 +255,15 @@ impl Facts<'_> {
     /// The type of a field of `self` whose `forward` calls a convolution on another input, and the
     /// field with the convolution.
     fn wraps(&self, expr: &Expr) -> Option<(String, String)> {
-        let ty = self.unit.source.slice(self.field_type(&own_field(expr)?)?);
-        let forward = facts::all(self.unit).filter(|Facts { function, .. }| {
-            let is_its = function.owner.as_deref() == Some(ty);
-            let is_here = function.module == self.function.module;
-            is_its && is_here && function.signature.ident == "forward"
+        let ty = self.text(self.field_type(&own_field(expr)?)?);
+        let forward = facts::of_name(self.unit, "forward").filter(|Facts { function, .. }| {
+            function.owner.as_deref() == Some(ty) && function.module == self.function.module
         });
         let [forward] = exactly(forward)?;
         let block = forward.function.block;
         let returns = exprs(block).any(|expr| matches!(expr, Expr::Return(_)));
         let outputs = outputs(tail(block)?);
-        let count = outputs.len();
-        let layers = outputs.into_iter().map(|output| {
+        let layers = outputs.iter().map(|output| {
             let (layer, _) = applied(get!(output, Expr::MethodCall)?)?;
             own_field(layer).filter(|_| forward.holds(layer, Search::CONVOLUTION))
         });
@@ -281,7 +273,7 @@ impl Facts<'_> {
         // Other calls of the convolution would be followed by the norm, too.
         let key = (self.function.module.clone(), ty.to_owned());
         let reads = self.unit.built.self_reads(&key, &field)?.0;
-        (!returns && reads == count).then(|| (ty.to_owned(), field))
+        (!returns && reads == outputs.len()).then(|| (ty.to_owned(), field))
     }
 }
 

@@ -51,9 +51,7 @@ fn formatted(path: &Path, before: &str, text: &str, end: Instant) -> io::Result<
 fn rustfmt(path: &Path, text: &str, edition: &str, end: Instant) -> io::Result<Option<String>> {
     let mut command = Command::new("rustfmt");
     command.args(["--edition", edition, "--emit", "stdout", "--quiet"]);
-    let Ok(path) = path.canonicalize() else {
-        return Ok(None);
-    };
+    let Ok(path) = path.canonicalize() else { return Ok(None) };
     let configs = path
         .ancestors()
         .flat_map(|folder| ["rustfmt.toml", ".rustfmt.toml"].map(|name| folder.join(name)));

@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use syn::{Item, Visibility};
+use syn::{Item, ItemUse, UseTree, Visibility};
 
 use super::draft::Draft;
 use super::names::Modules;
@@ -10,7 +10,6 @@ use super::render;
 use super::scopes::{Leaf, Module, Origin, leaves};
 use super::unit::Unit;
 use super::unused::Unused;
-use super::uses::{Use, in_place, place, replace};
 use super::walk::{Node, places};
 
 /// Rewrites imports, adds the imports that other passes need, and removes unused imports.
@@ -71,7 +70,7 @@ pub fn rewrite(unit: &Unit<'_>, draft: &mut Draft, modules: &Modules, unused: Op
 /// Adds the needed names that no import brings.
 fn needed(unit: &Unit<'_>, draft: &mut Draft, wanted: &mut BTreeMap<Module, Vec<Leaf>>) {
     for (module, paths) in std::mem::take(&mut draft.needs) {
-        let scope = unit.types.scopes.scope(&module);
+        let scope = unit.types.scopes.modules.get(&module);
         for path in paths {
             let origin = Origin::Ours(path.clone());
             let here = scope.is_some_and(|scope| scope.bindings.values().any(|o| *o == origin));
@@ -80,8 +79,7 @@ fn needed(unit: &Unit<'_>, draft: &mut Draft, wanted: &mut BTreeMap<Module, Vec<
             if here || module_wanted.iter().any(|leaf| leaf.path == full) {
                 continue;
             }
-            let name = draft.aliases.get(&path).or(path.last());
-            let name = name.cloned().unwrap_or_default();
+            let name = draft.aliases.get(&path).or(path.last()).cloned().unwrap_or_default();
             module_wanted.push(Leaf { path: full, name });
         }
     }
@@ -95,9 +93,7 @@ fn ours(leaf: &Leaf, path: &[&str]) -> Leaf {
 /// The leaf of candle-dynquant that replaces a leaf, if it has a namesake.
 fn namesake(unit: &Unit<'_>, usage: &Use<'_>, modules: &Modules, leaf: &Leaf) -> Option<Leaf> {
     let origin = unit.types.scopes.resolve(&usage.module, &leaf.path);
-    let (Origin::Nn(path) | Origin::Traced(path)) = &origin else {
-        return None;
-    };
+    let (Origin::Nn(path) | Origin::Traced(path)) = &origin else { return None };
     if leaf.name == "*" || unit.source.is_kept(unit.source.start(usage.item)) {
         return None;
     }
@@ -157,8 +153,7 @@ fn add(
     let stays = |(index, usage): &(usize, &Use<'_>)| {
         in_module(usage) && is_ours(usage) && !gone.contains(index)
     };
-    let ours = uses.iter().enumerate().filter(stays);
-    let ours: Vec<_> = ours.map(|(_, usage)| usage).collect();
+    let ours: Vec<_> = uses.iter().enumerate().filter(stays).map(|(_, usage)| usage).collect();
     leaves_wanted.extend(ours.iter().flat_map(|usage| leaves(usage.item)));
     leaves_wanted.sort_by_key(render::sort_key);
     leaves_wanted.dedup_by(|a, b| a.path == b.path && a.name == b.name);
@@ -167,7 +162,7 @@ fn add(
         Some(usage) => (source.start(usage.item), false),
         None => place(unit, module, &here)?,
     };
-    let (indent, newline) = (source.indent(at), source.newline());
+    let (indent, newline) = (source.indent(at), source.newline);
     // The groups `nn::{..}`, `ops::{..}` and the rest, each on a line.
     let group = |module: &str| {
         let all = leaves_wanted.iter();
@@ -177,10 +172,8 @@ fn add(
         };
         all.filter(is_in_group).cloned().collect::<Vec<_>>()
     };
-    let groups = ["nn", "ops", ""].map(group).into_iter();
-    let groups = groups.filter(|group| !group.is_empty());
-    let texts = groups.map(|group| render::uses(&group, "", indent, newline));
-    let texts: Vec<_> = texts.collect();
+    let groups = ["nn", "ops", ""].map(group).into_iter().filter(|group| !group.is_empty());
+    let texts: Vec<_> = groups.map(|group| render::uses(&group, "", indent, newline)).collect();
     let text = texts.join(&format!("{newline}{indent}"));
     for usage in &ours {
         let range = source.whole_lines(source.range(usage.item));
@@ -198,4 +191,105 @@ fn add(
         draft.edits.insert(start, text);
     }
     Some(at)
+}
+
+/// A `use` and its place.
+struct Use<'a> {
+    item: &'a ItemUse,
+    module: Module,
+    in_function: bool,
+}
+
+impl Use<'_> {
+    /// Whether it can be merged with others: no attributes, no visibility, not in a function.
+    fn is_plain(&self) -> bool {
+        let inherited = matches!(self.item.vis, Visibility::Inherited);
+        inherited && self.item.attrs.is_empty() && !self.in_function
+    }
+}
+
+/// Edits a `use` with comments in place, if it is one list of candle_nn's names: its root if all
+/// names move, else the names that move.
+fn in_place(
+    unit: &Unit<'_>,
+    draft: &mut Draft,
+    usage: &Use<'_>,
+    stay: &[Leaf],
+    moved: &[Leaf],
+) -> bool {
+    let UseTree::Path(root) = &usage.item.tree else { return false };
+    let UseTree::Group(group) = &*root.tree else { return false };
+    let mut items = group.items.iter();
+    let flat = items.all(|tree| matches!(tree, UseTree::Name(_)));
+    let in_nn = |leaf: &Leaf| leaf.path.get(1).is_some_and(|module| module == "nn");
+    if !flat || !moved.iter().all(in_nn) || root.ident != "candle_nn" {
+        return false;
+    }
+    let source = unit.source;
+    if stay.is_empty() {
+        let range = source.range(&root.ident);
+        draft.edits.replace(range, "candle_dynquant::nn");
+        return true;
+    }
+    for pair in group.items.pairs() {
+        let (name, comma) = (*pair.value(), pair.punct());
+        if moved.iter().any(|leaf| source.slice(name) == leaf.name) {
+            let (name, comma) = (source.range(name), comma.map(|comma| source.range(*comma)));
+            let range = name.start..comma.map_or(name.end, |comma| comma.end);
+            draft.edits.replace(source.with_comments(range), "");
+        }
+    }
+    true
+}
+
+/// Replaces a `use` by a `use` of these leaves.
+fn replace(unit: &Unit<'_>, draft: &mut Draft, usage: &Use<'_>, leaves: &[Leaf]) {
+    let source = unit.source;
+    let whole = source.range(usage.item);
+    let tail = source.start(&usage.item.use_token)..whole.end;
+    let head = match usage.item.vis {
+        Visibility::Inherited => String::new(),
+        ref vis => format!("{} ", source.slice(vis)),
+    };
+    let mut text = render::uses(leaves, &head, source.indent(whole.start), source.newline);
+    if usage.item.leading_colon.is_some() {
+        text = text.replace("use ", "use ::");
+    }
+    draft.edits.replace(tail, text[head.len()..].to_owned());
+}
+
+/// The place for a module's imports from here: before those from candle_nn, else after those from
+/// candle, else first. Returns whether it is the end of the existing imports.
+fn place(unit: &Unit<'_>, module: &[String], here: &[&Use<'_>]) -> Option<(usize, bool)> {
+    let range = |usage: &Use<'_>| unit.source.range(usage.item);
+    let candle_nn = here.iter().find(|usage| {
+        let first = leaves(usage.item).into_iter().next();
+        let origin = first.map(|leaf| unit.types.scopes.resolve(module, &leaf.path));
+        matches!(origin, Some(Origin::Nn(_)))
+    });
+    if let Some(usage) = candle_nn {
+        return Some((range(usage).start, false));
+    }
+    let core = here.iter().rev().find(|usage| {
+        let leaves = leaves(usage.item).into_iter();
+        let mut roots = leaves.filter_map(|leaf| leaf.path.into_iter().next());
+        roots.all(|root| root == "candle" || root == "candle_core")
+    });
+    match (core, here.first()) {
+        (Some(usage), _) => Some((range(usage).end, true)),
+        (None, Some(usage)) => Some((range(usage).start, false)),
+        (None, None) => Some((first_item(unit, module)?, false)),
+    }
+}
+
+fn first_item(unit: &Unit<'_>, module: &[String]) -> Option<usize> {
+    let mut items = &unit.file.items;
+    for name in module {
+        let inner = items.iter().find_map(|item| match item {
+            syn::Item::Mod(item) if item.ident == name => item.content.as_ref(),
+            _ => None,
+        });
+        items = &inner?.1;
+    }
+    items.first().map(|item| unit.source.start(item))
 }

@@ -1,10 +1,10 @@
 //! Sizes of kernels: `conv.weight().dim(D::Minus1)?` would dequantize the weight to know its shape.
 
-use syn::{Expr, ExprField, Lit, Type};
+use syn::{Expr, ExprField, Type};
 
 use super::draft::Draft;
 use super::facts::{self, Facts};
-use super::syntax::{get, is, member, method, strip};
+use super::syntax::{axis, get, is, member, method};
 use super::types::last_name;
 use super::unit::Unit;
 use super::walk::exprs;
@@ -50,17 +50,10 @@ impl<'u> Facts<'u> {
 }
 
 /// The place among the sizes of a kernel of an axis of a weight.
-fn size(axis: &Expr, rank: usize) -> Option<usize> {
-    match strip(axis) {
-        Expr::Lit(literal) => {
-            let axis: usize = get!(&literal.lit, Lit::Int)?.base10_parse().ok()?;
-            axis.checked_sub(2).filter(|size| *size < rank)
-        }
-        Expr::Path(path) => match path.path.segments.last()?.ident.to_string().as_str() {
-            "Minus1" => Some(rank - 1),
-            "Minus2" if rank == 2 => Some(0),
-            _ => None,
-        },
-        _ => None,
+fn size(of: &Expr, rank: usize) -> Option<usize> {
+    match axis(of)? {
+        -1 => Some(rank - 1),
+        -2 if rank == 2 => Some(0),
+        at => usize::try_from(at - 2).ok().filter(|size| *size < rank),
     }
 }

@@ -12,16 +12,14 @@ use super::scopes::Origin;
 use super::source::Source;
 use super::syntax::{has_attribute, segments};
 use super::table;
-use super::types::{Declared, Key, Types, arguments, is_skipped, key, parts};
+use super::types::{Declared, Key, Types, arguments, is_skipped, key, parts, referred};
 use super::unit::Unit;
 use super::world::World;
 
 /// Marks fields of types without layers, which the library would otherwise report as possibly
 /// having some; skips types that already derived `Quantizable` in the `original`.
 pub fn rewrite(unit: &Unit<'_>, draft: &mut Draft, original: &str) {
-    let Ok((_, file)) = Source::parse(original) else {
-        return;
-    };
+    let Ok((_, file)) = Source::parse(original) else { return };
     let before = Types::new(&file);
     for one in unit.types.declared.values().flatten() {
         let mut known = before.declared.get(&key(one)).into_iter().flatten();
@@ -34,10 +32,9 @@ pub fn rewrite(unit: &Unit<'_>, draft: &mut Draft, original: &str) {
             if marked || unit.is_left_out(unit.source.start(&field.ty)) {
                 continue;
             }
-            let (world, ty) = (unit.world, &field.ty);
-            let mut look = Look { world, seen: BTreeSet::new(), above: 0 };
-            if !world.multiplies(unit.path, unit.types, &one.module, ty)
-                && look.plain((unit.path, unit.types), one, ty) == Some(true)
+            let mut look = Look { world: unit.world, seen: BTreeSet::new(), above: 0 };
+            if !unit.multiplies(&one.module, &field.ty)
+                && look.plain((unit.path, unit.types), one, &field.ty) == Some(true)
             {
                 attribute(unit, draft, field, "skip");
             }
@@ -62,16 +59,13 @@ impl Look<'_> {
             Type::Tuple(_) | Type::Array(_) | Type::Slice(_) | Type::Paren(_) | Type::Group(_) => {
                 any(parts(ty).into_iter().map(|ty| self.plain(file, owner, ty)))
             }
-            Type::Reference(reference) => self.plain(file, owner, &reference.elem),
+            Type::Reference(_) => self.plain(file, owner, referred(ty)),
             Type::FnPtr(_) => Some(false),
             Type::Path(path) if path.qself.is_none() => {
                 let arguments = arguments(ty).into_iter();
                 let inner = any(arguments.map(|ty| self.plain(file, owner, ty)))?;
                 let itself = match file.1.scopes.resolve(&owner.module, &segments(&path.path)) {
-                    Origin::Local(module, name) => {
-                        let declared = file.1.declared.get(&(module, name))?;
-                        self.declared(file, declared)?
-                    }
+                    Origin::Local(key) => self.declared(file, file.1.declared.get(&key)?)?,
                     Origin::Crate(segments) => {
                         let world = self.world;
                         let (path, declared) = world.elsewhere(file.0, &owner.module, &segments)?;
@@ -79,8 +73,7 @@ impl Look<'_> {
                         self.declared((&path, &types), &declared)?
                     }
                     Origin::Nn(path) | Origin::Ours(path) | Origin::Traced(path) => {
-                        let closure = path.last().is_some_and(|last| table::is_closure(last));
-                        (!closure).then_some(false)?
+                        path.last().is_none_or(|last| !table::is_closure(last)).then_some(false)?
                     }
                     Origin::Other(path) => {
                         let last = path.last()?;
@@ -90,8 +83,7 @@ impl Look<'_> {
                         let known = table::PLAIN_TYPES.contains(&last.as_str())
                             || root
                                 .is_some_and(|root| table::PLAIN_CRATES.contains(&root.as_str()));
-                        let known = if given { self.above > 0 } else { known };
-                        known.then_some(false)?
+                        (if given { self.above > 0 } else { known }).then_some(false)?
                     }
                 };
                 Some(inner | itself)

@@ -36,9 +36,7 @@ pub fn list(unit: &Unit<'_>, draft: &mut Draft) {
     for (at, module, path) in paths(unit) {
         let away = unit.is_left_out(at) || unit.source.is_kept(at);
         let absent = unit.world.absent(unit.path, &module, &path);
-        let Some(absent) = absent.filter(|_| !away) else {
-            continue;
-        };
+        let Some(absent) = absent.filter(|_| !away) else { continue };
         let last = absent.rsplit("::").next().unwrap_or_default();
         let is_macro = unit.source.text.contains(&format!("{last}!"));
         if is_macro || !known.insert(absent.clone()) {
@@ -95,8 +93,7 @@ pub fn lines(text: &str, manifest: &str) -> Vec<&'static str> {
     let has = |name: &str| {
         manifest.lines().any(|line| {
             let key = line.trim_start().replace('_', "-");
-            let rest = key.strip_prefix(name).unwrap_or("none");
-            rest.trim_start().starts_with(['=', '.'])
+            key.strip_prefix(name).is_some_and(|rest| rest.trim_start().starts_with(['=', '.']))
         })
     };
     let needed = |line: &'static str| {

@@ -10,11 +10,11 @@ use super::origins::{READS, holds_tensor, name_of};
 use super::scopes::Origin;
 use super::syntax::{
     binds, called, ends_with, exactly, get, ident, is, member, segments, strip, tail, values,
-    variable, words,
+    variable,
 };
 use super::table::list;
-use super::types::{Key, named, parts};
-use super::walk::{Node, exprs, nodes};
+use super::types::{Key, named, parts, referred};
+use super::walk::{Node, calls, exprs, nodes};
 
 /// The depth to which a value is followed through the variables of a function.
 const DEPTH: usize = 16;
@@ -128,15 +128,12 @@ impl<'u> Trace<'u> {
 
     fn follow(&mut self, expr: &Expr, depth: usize) {
         self.steps += 1;
-        let Some(depth) = depth.checked_sub(1).filter(|_| self.steps < STEPS) else {
-            return;
-        };
+        let Some(depth) = depth.checked_sub(1).filter(|_| self.steps < STEPS) else { return };
         match strip(expr) {
             Expr::Field(field) => match self.field(field) {
                 Some((holder, field)) => self.roots.push(Root::Field(holder, field)),
                 None if self.is_elsewhere(&field.base, &member(&field.member)) => {
-                    let text = self.facts.unit.source.slice(field);
-                    self.roots.push(Root::Loaded(text.to_owned()));
+                    self.roots.push(Root::Loaded(self.facts.text(field).to_owned()));
                 }
                 None => self.follow(&field.base, depth),
             },
@@ -153,18 +150,17 @@ impl<'u> Trace<'u> {
             Expr::Call(call) => {
                 let passes = ["Some", "Ok", "clone", "Borrowed"];
                 let Some(path) = called(call) else { return };
-                let args: Vec<_> = call.args.iter().collect();
                 if passes.iter().any(|name| ends_with(path, name)) {
-                    args.iter().for_each(|arg| self.follow(arg, depth));
+                    call.args.iter().for_each(|arg| self.follow(arg, depth));
                 } else {
-                    self.call(path, &args, depth);
+                    self.call(path, &call.args.iter().collect::<Vec<_>>(), depth);
                 }
             }
             Expr::Tuple(all) => all.elems.iter().for_each(|one| self.follow(one, depth)),
             Expr::Array(all) => all.elems.iter().for_each(|one| self.follow(one, depth)),
             path @ Expr::Path(_) => {
                 if let Some(name) = ident(path) {
-                    self.variable(&name, self.facts.unit.source.start(path), depth);
+                    self.variable(&name, self.facts.start(path), depth);
                 }
             }
             other => values(other).into_iter().for_each(|one| self.follow(one, depth)),
@@ -174,17 +170,16 @@ impl<'u> Trace<'u> {
     /// Follows the result of a method; a method that is not known returns a view.
     fn method(&mut self, name: &str, receiver: &Expr, args: &[&Expr], depth: usize) {
         let is_other = OTHERS.iter().any(|other| name.starts_with(other));
+        let text = self.facts.text(strip(receiver));
         if self.is_read(name, receiver, args) {
-            let text = self.facts.unit.source.slice(strip(receiver));
             return self.roots.push(Root::Loaded(format!("{text}.{name}(..)")));
         }
         if COMBINE.contains(&name) {
             return self.combine(&[&[receiver], args].concat(), depth);
         }
         if name == "cat" || name == "stack" {
-            let parts = get!(strip(receiver), Expr::Array).into_iter();
-            let parts: Vec<_> = parts.flat_map(|all| &all.elems).collect();
-            return self.combine(&parts, depth);
+            let parts = get!(strip(receiver), Expr::Array).into_iter().flat_map(|all| &all.elems);
+            return self.combine(&parts.collect::<Vec<_>>(), depth);
         }
         if REDUCE.contains(&name) {
             return self.follow(receiver, depth);
@@ -210,11 +205,9 @@ impl<'u> Trace<'u> {
             return;
         }
         if name == "weight" && args.is_empty() && self.is_layer(receiver, depth) {
-            let layer = self.facts.unit.source.slice(strip(receiver)).to_owned();
-            self.roots.push(Root::Layer(layer));
+            self.roots.push(Root::Layer(text.to_owned()));
         } else if !self.results(name, None, true, args, depth) {
             if self.is_elsewhere(receiver, name) {
-                let text = self.facts.unit.source.slice(strip(receiver));
                 self.roots.push(Root::Loaded(format!("{text}.{name}(..)")));
             } else {
                 self.follow(receiver, depth);
@@ -254,7 +247,7 @@ impl<'u> Trace<'u> {
     fn is_read(&self, name: &str, receiver: &Expr, args: &[&Expr]) -> bool {
         let is_of_files = |expr: &Expr| {
             let given = ident(expr).and_then(|name| self.facts.type_of_parameter(&name));
-            given.is_some_and(|ty| self.facts.unit.source.slice(ty).contains("Safetensors"))
+            given.is_some_and(|ty| self.facts.text(ty).contains("Safetensors"))
         };
         match name {
             "get" => args.len() == 2,
@@ -288,18 +281,13 @@ impl<'u> Trace<'u> {
     /// argument.
     fn call(&mut self, path: &syn::Path, args: &[&Expr], depth: usize) {
         let path = segments(path);
-        let Some((name, before)) = path.split_last() else {
-            return;
-        };
-        let is_of_nn = matches!(
-            self.facts.resolve(&path),
-            Origin::Nn(_) | Origin::Traced(_) | Origin::Ours(_)
-        );
+        let Some((name, before)) = path.split_last() else { return };
+        let is_of_nn = self.facts.resolve(&path).in_library().is_some();
         let is_file = path.iter().any(|one| one.contains("safetensors")) || name == "read_npy";
         if is_file || is_of_nn && name.starts_with("linear") {
             return self.roots.push(Root::Loaded(format!("{name}(..)")));
         }
-        let at = args.first().map(|arg| self.facts.unit.source.start(*arg));
+        let at = args.first().map(|arg| self.facts.start(*arg));
         let value = at.and_then(|at| self.facts.definitions(name, at).into_iter().next());
         if let (Some(Expr::Closure(closure)), []) = (value, before) {
             return self.follow(&closure.body, depth);
@@ -308,9 +296,7 @@ impl<'u> Trace<'u> {
         let around = self.facts.function.owner.as_ref();
         let owner = owner.map(|owner| around.filter(|_| owner == "Self").unwrap_or(owner));
         let is_known = self.results(name, owner, false, args, depth);
-        let ([first, rest @ ..], false) = (args, is_known) else {
-            return;
-        };
+        let ([first, rest @ ..], false) = (args, is_known) else { return };
         if owner.is_some() {
             self.method(name, first, rest, depth);
         } else if name.starts_with(char::is_lowercase) && !is_of_nn {
@@ -329,13 +315,9 @@ impl<'u> Trace<'u> {
         depth: usize,
     ) -> bool {
         let unit = self.facts.unit;
-        let all = facts::all(unit).filter(|Facts { function, .. }| {
-            let output = unit.source.slice(&function.signature.output);
-            function.signature.ident == name && words(output).any(|word| word == "Tensor")
-        });
-        let (own, others): (Vec<_>, Vec<_>) =
+        let all = facts::of_name(unit, name).filter(Facts::returns_tensor);
+        let (mut found, others): (Vec<_>, Vec<_>) =
             all.partition(|one| one.function.owner.as_ref() == owner);
-        let mut found = own;
         // A method of a trait, or of a type that is not known.
         if takes_self && found.is_empty() {
             found = others;
@@ -371,20 +353,16 @@ impl<'u> Trace<'u> {
 
     /// Whether an expression is a layer, as far as the text states it.
     fn is_layer(&self, expr: &Expr, depth: usize) -> bool {
-        let Some(depth) = depth.checked_sub(1) else {
-            return false;
-        };
+        let Some(depth) = depth.checked_sub(1) else { return false };
         match strip(expr) {
             Expr::Field(field) => {
-                let types = self.facts.field_types(field);
-                types.into_iter().any(|ty| self.holds_layer(ty))
+                self.facts.field_types(field).into_iter().any(|ty| self.holds_layer(ty))
             }
             Expr::Index(index) => self.is_layer(&index.expr, depth),
             Expr::MethodCall(call) => self.is_layer(&call.receiver, depth),
             path @ Expr::Path(_) => ident(path).is_some_and(|name| {
                 let mut bound = binders(self.facts).into_iter();
-                let given = self.facts.type_of_parameter(&name);
-                given.is_some_and(|ty| self.holds_layer(ty))
+                self.facts.type_of_parameter(&name).is_some_and(|ty| self.holds_layer(ty))
                     || bound.any(|one| match one.value {
                         Bound::Value(value) => binds(one.pat, &name) && self.is_layer(value, depth),
                         Bound::Argument(..) => false,
@@ -395,9 +373,7 @@ impl<'u> Trace<'u> {
     }
 
     fn holds_layer(&self, ty: &Type) -> bool {
-        if let Type::Reference(inner) = ty {
-            return self.holds_layer(&inner.elem);
-        }
+        let ty = referred(ty);
         let origin = self.facts.unit.origin(&self.facts.function.module, ty);
         origin.is_some_and(|origin| origin.layer().is_some())
             || parts(ty).into_iter().any(|ty| self.holds_layer(ty))
@@ -410,9 +386,11 @@ impl<'u> Trace<'u> {
         let binders = self.binders.get_or_insert_with(|| binders(facts));
         let value = self.facts.definitions(name, at).into_iter().next();
         let declared = |expr: &Expr| {
-            let is_it = |one: &&Binder<'u>| matches!(one.value, Bound::Value(value) if std::ptr::eq(value, expr));
-            let bound = binders.iter().find(is_it);
-            bound.map(|one| one.pat)
+            let is_it = |bound: &Bound<'u>| match bound {
+                Bound::Value(value) => std::ptr::eq(*value, expr),
+                Bound::Argument(..) => false,
+            };
+            binders.iter().find(|one| is_it(&one.value)).map(|one| one.pat)
         };
         let inner = binders.iter().filter(|one| {
             let is_inside = one.scope.contains(&at) && source.range(one.pat).end <= at;
@@ -426,42 +404,33 @@ impl<'u> Trace<'u> {
                 Some(pat) => self.bound(pat, value, name, depth),
                 None => self.follow(value, depth),
             },
-            (None, Some(one)) => match one.value.clone() {
-                Bound::Value(value) => {
-                    let pat = one.pat;
-                    self.bound(pat, value, name, depth);
-                }
-                Bound::Argument(function, number) => {
-                    let calls = exprs(self.facts.function.block);
-                    let calls = calls.filter_map(|expr| get!(expr, Expr::Call));
-                    for call in calls.filter(|call| is(&call.func, &function)) {
-                        if let Some(given) = call.args.get(number) {
-                            self.follow(given, depth);
-                        }
+            (None, Some(one)) => match (one.pat, one.value.clone()) {
+                (pat, Bound::Value(value)) => self.bound(pat, value, name, depth),
+                (_, Bound::Argument(function, number)) => {
+                    let calls =
+                        calls(facts.function.block).filter(|call| is(&call.func, &function));
+                    for given in calls.filter_map(|call| call.args.get(number)) {
+                        self.follow(given, depth);
                     }
                 }
             },
             (None, None) => {
-                let number = inputs(self.facts.function.signature)
-                    .enumerate()
-                    .find(|(_, input)| binds(&*input.pat, name));
-                self.roots.extend(number.map(|(number, _)| Root::Argument(number)));
+                let mut inputs = inputs(facts.function.signature);
+                let number = inputs.position(|input| binds(&*input.pat, name));
+                self.roots.extend(number.map(Root::Argument));
             }
         }
     }
 
     /// Follows a name that a pattern binds in a value to its roots.
     fn bound(&mut self, pat: &Pat, value: &Expr, name: &str, depth: usize) {
-        let Some(depth) = depth.checked_sub(1) else {
-            return;
-        };
+        let Some(depth) = depth.checked_sub(1) else { return };
         match (pat, strip(value)) {
             (Pat::Reference(pat), _) => self.bound(&pat.pat, value, name, depth),
             (Pat::Paren(pat), _) => self.bound(&pat.pat, value, name, depth),
             (Pat::Type(pat), _) => self.bound(&pat.pat, value, name, depth),
             (Pat::Tuple(_), Expr::Array(all)) => {
-                let each = all.elems.iter();
-                each.for_each(|value| self.bound(pat, value, name, depth));
+                all.elems.iter().for_each(|value| self.bound(pat, value, name, depth));
             }
             (Pat::Tuple(pats), Expr::Tuple(values)) if pats.elems.len() == values.elems.len() => {
                 for (pat, value) in pats.elems.iter().zip(&values.elems) {
@@ -510,7 +479,7 @@ impl<'u> Trace<'u> {
     fn part(&mut self, path: &syn::Path, field: String) {
         let holder = match self.facts.resolve(&segments(path)) {
             _ if path.segments.first().is_some_and(|first| first.ident == "Self") => self.owner(),
-            Origin::Local(module, name) => Some((module, name)),
+            Origin::Local(key) => Some(key),
             _ => None,
         };
         let declared =
@@ -555,11 +524,9 @@ impl<'u> Trace<'u> {
 
     /// The type of the file that a type is or holds.
     fn local(&self, ty: &Type) -> Option<Key> {
-        if let Type::Reference(inner) = ty {
-            return self.local(&inner.elem);
-        }
+        let ty = referred(ty);
         match self.facts.unit.origin(&self.facts.function.module, ty) {
-            Some(Origin::Local(module, name)) => Some((module, name)),
+            Some(Origin::Local(key)) => Some(key),
             _ => parts(ty).into_iter().find_map(|ty| self.local(ty)),
         }
     }
@@ -573,8 +540,7 @@ impl<'u> Trace<'u> {
             return None;
         }
         let name = member(&field.member);
-        let all = self.facts.unit.types.declared.iter();
-        let holders = all.filter(|(holder, declared)| {
+        let holders = self.facts.unit.types.declared.iter().filter(|(holder, declared)| {
             base.as_ref().is_none_or(|base| base == *holder)
                 && declared.iter().any(|one| {
                     let mut fields = one.fields.iter().enumerate();

@@ -10,7 +10,7 @@ use super::facts::{self, Facts};
 use super::scopes::Origin;
 use super::syntax::{arguments, called, ident, segments, strip};
 use super::table::list;
-use super::types::{Declared, Key, is_named, key, parts};
+use super::types::{Declared, Key, is_named, key, parts, referred};
 use super::unit::Unit;
 use super::walk::Tree;
 
@@ -90,20 +90,15 @@ pub fn beginning(facts: Facts<'_>, expr: &Expr) -> TensorOrigin {
 
 /// Whether a value is a part of a parameter, or the result of a method of it.
 fn is_given(facts: Facts<'_>, expr: &Expr, depth: usize) -> bool {
-    let Some(depth) = depth.checked_sub(1) else {
-        return false;
-    };
+    let Some(depth) = depth.checked_sub(1) else { return false };
     match strip(expr) {
         Expr::MethodCall(call) => is_given(facts, &call.receiver, depth),
         Expr::Field(field) => is_given(facts, &field.base, depth),
         Expr::Index(index) => is_given(facts, &index.expr, depth),
-        path @ Expr::Path(_) => ident(path).is_some_and(|name| {
-            let at = facts.unit.source.start(path);
-            match facts.definitions(&name, at).first() {
-                Some(value) => is_given(facts, value, depth),
-                None => facts.type_of_parameter(&name).is_some(),
-            }
-        }),
+        path @ Expr::Path(_) => match facts.definition(path) {
+            Some(value) => is_given(facts, value, depth),
+            None => ident(path).is_some_and(|name| facts.type_of_parameter(&name).is_some()),
+        },
         _ => false,
     }
 }
@@ -138,15 +133,12 @@ fn may_be_matrix(unit: &Unit<'_>, one: &Declared, holder: &Key, field: &str) -> 
 
 /// The name of a field, or its number.
 pub fn name_of(field: &syn::Field, at: usize) -> String {
-    let name = field.ident.as_ref();
-    name.map_or_else(|| at.to_string(), ToString::to_string)
+    field.ident.as_ref().map_or_else(|| at.to_string(), ToString::to_string)
 }
 
 /// Whether a type mentions `Tensor`.
 pub fn holds_tensor(ty: &syn::Type) -> bool {
-    if let syn::Type::Reference(inner) = ty {
-        return holds_tensor(&inner.elem);
-    }
+    let ty = referred(ty);
     let is_tensor = is_named(ty, "Tensor") || is_named(ty, "Var");
     is_tensor || !is_named(ty, "PhantomData") && parts(ty).into_iter().any(holds_tensor)
 }
@@ -218,7 +210,7 @@ impl<'a> Visit<'a> for OriginFinder<'_> {
         let Some(name) = segments.last() else { return };
         self.wide |= name == "stack";
         let known = segments.iter().any(|one| MAKERS.contains(&one.as_str()));
-        let at = self.facts.unit.source.start(path);
+        let at = self.facts.start(path);
         let is_variable = segments.len() == 1 && !self.facts.definitions(name, at).is_empty();
         if known || is_variable {
             return;
@@ -263,8 +255,7 @@ impl<'a> Visit<'a> for OriginFinder<'_> {
         }
         // The outermost shape comes first.
         let is_outer = self.rank.is_none();
-        let shape = call.args.first();
-        let shape = shape.filter(|_| reads || call.method == "reshape");
+        let shape = call.args.first().filter(|_| reads || call.method == "reshape");
         let rank = shape.and_then(|shape| self.dimensions(shape));
         self.wide |= shape.is_some() && rank != Some(1);
         self.wide |= WIDENS.iter().any(|name| call.method == name);
@@ -278,11 +269,9 @@ impl<'a> Visit<'a> for OriginFinder<'_> {
     }
 
     fn visit_expr_path(&mut self, path: &'a syn::ExprPath) {
-        let Some(name) = path.path.get_ident().map(ToString::to_string) else {
-            return;
-        };
+        let Some(name) = path.path.get_ident().map(ToString::to_string) else { return };
         let (facts, seen) = (self.facts, self.seen);
-        let at = facts.unit.source.start(path);
+        let at = facts.start(path);
         let definitions = facts.definitions(&name, at);
         if definitions.is_empty() && facts.is_given_tensor(&name) {
             self.is_at_least(TensorOrigin::Given);
@@ -292,9 +281,7 @@ impl<'a> Visit<'a> for OriginFinder<'_> {
         if seen.borrow_mut().insert(format!("{name} at {at}")) {
             values.extend(facts.added(&name));
         }
-        let Some(depth) = self.depth.checked_sub(1) else {
-            return;
-        };
+        let Some(depth) = self.depth.checked_sub(1) else { return };
         for expr in values {
             let value = value(facts, expr, depth, seen);
             self.origin = self.origin.max(value.origin);

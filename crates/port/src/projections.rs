@@ -16,8 +16,7 @@ use super::walk::{Node, descend, nodes};
 pub fn rewrite(unit: &Unit<'_>, draft: &mut Draft) {
     for facts in facts::all(unit) {
         for block in blocks(facts.function.block) {
-            let mut runs = ProjectionRuns { facts, draft };
-            runs.find(block);
+            ProjectionRuns { facts, draft }.find(block);
         }
     }
 }
@@ -86,16 +85,16 @@ impl ProjectionRuns<'_, '_> {
         let field = own_field(layer)?;
         let ty = self.facts.ours(&field, "Linear")?;
         let (name, input_name) = (pat.ident.to_string(), ident(input)?);
-        let at = self.facts.unit.source.start(stmt);
+        let at = self.facts.start(stmt);
         if name == input_name || reads(&init.expr, &name) || self.facts.unit.source.is_kept(at) {
             return None;
         }
         Some(Projected {
-            stmt: self.facts.unit.source.range(stmt),
-            pattern: self.facts.unit.source.slice(pat).to_owned(),
+            stmt: self.facts.range(stmt),
+            pattern: self.facts.text(pat).to_owned(),
             name,
             init: &init.expr,
-            call: self.facts.unit.source.range(call),
+            call: self.facts.range(call),
             field,
             ty: ty.to_owned(),
             borrowed: self.borrowed(call, input),
@@ -116,9 +115,7 @@ impl ProjectionRuns<'_, '_> {
     }
 
     fn write(&mut self, run: &[Projected<'_>]) {
-        let ([first, .., last], source) = (run, self.facts.unit.source) else {
-            return;
-        };
+        let ([first, .., last], source) = (run, self.facts.unit.source) else { return };
         let list = |text: &dyn Fn(&Projected<'_>) -> String| {
             run.iter().map(text).collect::<Vec<_>>().join(", ")
         };

@@ -8,10 +8,9 @@ use super::syntax::{called, ident, strip, tail};
 impl Facts<'_> {
     /// The rank of an expression's tensor.
     pub fn rank(&self, expr: &Expr, depth: usize) -> Option<usize> {
-        let at = self.unit.source.start(expr);
         let depth = depth.checked_sub(1)?;
         match strip(expr) {
-            Expr::Path(_) => self.rank_of(&ident(expr)?, at, depth),
+            Expr::Path(_) => self.rank_of(&ident(expr)?, self.start(expr), depth),
             Expr::Binary(binary) => self.rank(&binary.left, depth),
             Expr::Block(block) => self.rank(tail(&block.block)?, depth),
             Expr::If(choice) => self.rank(tail(&choice.then_branch)?, depth),
@@ -42,23 +41,20 @@ impl Facts<'_> {
             "chunk" | "contiguous" | "to_dtype" | "narrow" | "transpose" | "t" | "clone"
             | "affine" | "to_device" | "detach" => {
                 let known = self.rank(&call.receiver, depth);
-                let text = call.args.iter().map(|arg| self.unit.source.slice(arg));
+                let text = call.args.iter().map(|arg| self.text(arg));
                 known.or_else(|| text.into_iter().any(|axis| axis == "3").then_some(4))
             }
             "split" if call.args.len() == 2 => self.rank(&call.receiver, depth),
-            "flatten_to" if self.unit.source.slice(first?) == "1" => {
+            "flatten_to" if self.text(first?) == "1" => {
                 self.rank(&call.receiver, depth)?.checked_sub(1)
             }
             "i" | "get" => {
-                let one = matches!(first?, Expr::Lit(_) | Expr::Path(_));
-                let rank = self.rank(&call.receiver, depth)?;
-                match first? {
-                    Expr::Tuple(tuple) => {
-                        let fixed = |elem: &&Expr| matches!(elem, Expr::Lit(_) | Expr::Path(_));
-                        rank.checked_sub(tuple.elems.iter().filter(fixed).count())
-                    }
-                    _ => rank.checked_sub(usize::from(one)),
-                }
+                let is_fixed = |index: &&Expr| matches!(index, Expr::Lit(_) | Expr::Path(_));
+                let fixed = match first? {
+                    Expr::Tuple(tuple) => tuple.elems.iter().filter(is_fixed).count(),
+                    index => usize::from(is_fixed(&index)),
+                };
+                self.rank(&call.receiver, depth)?.checked_sub(fixed)
             }
             "unsqueeze" => Some(self.rank(&call.receiver, depth)? + 1),
             "squeeze" => self.rank(&call.receiver, depth)?.checked_sub(1),
@@ -66,8 +62,7 @@ impl Facts<'_> {
             "forward" | "apply" => self.rank(call.args.first()?, depth).filter(|rank| *rank == 4),
             name => {
                 // A helper of the same file, or a rotation of its argument.
-                let helper = self.helper(name);
-                let known = helper.and_then(|facts| {
+                let known = self.helper(name).and_then(|facts| {
                     let last = tail(facts.function.block)?;
                     match strip(last) {
                         Expr::Call(call) => facts.rank(call.args.first()?, depth),
@@ -86,9 +81,7 @@ impl Facts<'_> {
         if ["forward", "load", "new"].contains(&name) {
             return None;
         }
-        let methods = facts::all(self.unit).filter(|one| one.function.owner.is_some());
-        let of_name = methods.filter(|one| one.function.signature.ident == name);
-        of_name.last()
+        facts::of_name(self.unit, name).filter(|one| one.function.owner.is_some()).last()
     }
 
     fn rank_of(&self, name: &str, at: usize, depth: usize) -> Option<usize> {
@@ -113,31 +106,25 @@ impl Facts<'_> {
 
     /// The number of dimensions of a shape.
     fn dims(&self, shape: &Expr, depth: usize) -> Option<usize> {
-        let at = self.unit.source.start(shape);
         match strip(shape) {
             Expr::Tuple(tuple) => Some(tuple.elems.len()),
             Expr::Array(array) => Some(array.elems.len()),
             Expr::Macro(call) => {
-                let tokens = call.mac.tokens.to_string();
-                let items = tokens.split(',').filter(|item| !item.trim().is_empty());
-                Some(items.count())
+                let items = call.mac.tokens.to_string();
+                Some(items.split(',').filter(|item| !item.trim().is_empty()).count())
             }
             Expr::MethodCall(call) if ["as_slice", "clone"].iter().any(|m| call.method == m) => {
                 self.dims(&call.receiver, depth)
             }
             Expr::Path(_) => {
                 let name = ident(shape)?;
-                let definitions = self.definitions(&name, at);
-                let definition = definitions.first()?;
+                let definition = self.definition(shape)?;
                 // A shape whose last dimension is split: `[batch, seq, hidden]` becomes four
                 // dimensions.
-                let text = self.unit.source.slice(self.function.block);
+                let text = self.text(self.function.block);
                 let pops = text.matches(&format!("{name}.pop()")).count();
                 let pushes = text.matches(&format!("{name}.push(")).count();
-                if pushes == 2
-                    && pops == 1
-                    && self.unit.source.slice(*definition).contains(".dims()")
-                {
+                if pushes == 2 && pops == 1 && self.text(definition).contains(".dims()") {
                     return Some(4);
                 }
                 self.dims(definition, depth.checked_sub(1)?)

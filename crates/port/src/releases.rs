@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
 use semver::{Version, VersionReq};
+use serde::Serialize;
 use toml::{Table, Value};
 
 use crate::files;
@@ -13,15 +14,16 @@ use crate::syntax::exactly;
 const CRATES: [&str; 3] = ["candle-core", "candle-nn", "candle-transformers"];
 
 /// The first release that this library works with; later releases of the same 0.x work too.
-pub const NEEDED: Version = Version::new(0, 11, 1);
+const NEEDED: Version = Version::new(0, 11, 1);
 
 /// A release of candle other than the one needed.
-#[derive(Debug, PartialEq, Eq)]
+#[derive(Serialize)]
 pub struct Other {
     /// The Cargo.toml that names it.
-    pub manifest: PathBuf,
+    pub manifest: String,
     /// The crates and the releases found.
     pub found: String,
+    pub needed: String,
 }
 
 /// The dependency on a crate, with the folder of the Cargo.toml that names its source.
@@ -30,8 +32,9 @@ struct Dependency<'m> {
     folder: &'m Path,
 }
 
-/// The release of candle in a manifest's package, if it is not the one needed.
-pub fn other(manifest: &Path) -> Option<Other> {
+/// The release of candle in a manifest's package, if it is not the one needed, with the path of the
+/// Cargo.toml that names it.
+pub fn other(manifest: &Path) -> Option<(PathBuf, Other)> {
     let package = parsed(manifest)?;
     let root = root(manifest, &package);
     let folder = manifest.parent()?;
@@ -59,10 +62,10 @@ pub fn other(manifest: &Path) -> Option<Other> {
             names.extend((!names.contains(&name)).then_some(name));
         }
     }
-    let parts = found.iter().map(|(is, names)| said(names, is));
-    let found = parts.collect::<Vec<_>>().join(", ");
-    let manifest = at.join("Cargo.toml");
-    (!found.is_empty()).then_some(Other { manifest, found })
+    let found = found.iter().map(|(is, names)| said(names, is)).collect::<Vec<_>>().join(", ");
+    let path = at.join("Cargo.toml");
+    let (manifest, needed) = (path.display().to_string(), NEEDED.to_string());
+    (!found.is_empty()).then_some((path, Other { manifest, found, needed }))
 }
 
 /// The name of a manifest's package as it is written in code.
@@ -93,8 +96,7 @@ fn root(manifest: &Path, package: &Table) -> Option<(PathBuf, Table)> {
     }
     folder.ancestors().skip(1).find_map(|folder| {
         let table = parsed(&folder.join("Cargo.toml"))?;
-        let is_root = table.contains_key("workspace");
-        is_root.then(|| (folder.to_path_buf(), table))
+        table.contains_key("workspace").then(|| (folder.to_path_buf(), table))
     })
 }
 
@@ -151,8 +153,7 @@ fn fits(wanted: &VersionReq) -> bool {
 /// The version of a crate in a Cargo.lock, if it is listed: from a repository, or from the
 /// registry.
 fn locked(lock: &Table, name: &str, git: Option<&str>) -> Option<String> {
-    let packages = lock.get("package")?.as_array()?.iter();
-    let versions = packages.filter(|one| {
+    let versions = lock.get("package")?.as_array()?.iter().filter(|one| {
         let text = |key: &str| one.get(key).and_then(Value::as_str).unwrap_or_default();
         let source = git.map_or_else(|| "registry+".to_owned(), |git| format!("git+{git}"));
         text("name") == name && text("source").starts_with(&source)

@@ -10,8 +10,7 @@ use super::unused::Unused;
 use super::world::World;
 use super::{
     attention, closures, constructors, defaults, derives, folds, heads, imports, kernels, layers,
-    marks, names, needs, norms, projections, residuals, routers, sums, tied, unused, weights,
-    wrappers,
+    marks, names, needs, norms, projections, routers, sums, tied, unused, weights, wrappers,
 };
 
 /// A ported file.
@@ -83,7 +82,6 @@ fn pass(
     projections::rewrite(&unit, &mut draft);
     routers::rewrite(&unit, &mut draft);
     sums::rewrite(&unit, &mut draft);
-    residuals::rewrite(&unit, &mut draft);
     defaults::rewrite(&unit, &mut draft);
     let modules = names::rewrite(&unit, &mut draft, names);
     derives::rewrite(&unit, &mut draft);
@@ -105,8 +103,7 @@ fn pass(
         marks::rewrite(&unit, &mut draft, original);
     }
     let mut todos = draft.todos;
-    let lines = unit.left_out.iter();
-    let lines = lines.map(|range| source.line(range.start)..=source.line(range.end));
+    let lines = unit.left_out.iter().map(|range| source.line(range.start)..=source.line(range.end));
     let lines: Vec<_> = lines.collect();
     todos.retain(|todo| !lines.iter().any(|lines| lines.contains(&todo.line)));
     todos.sort();

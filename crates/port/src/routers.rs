@@ -9,13 +9,12 @@ use super::facts::{self, DEPTH, Facts};
 use super::scopes::{Module, Origin};
 use super::syntax::{applied, called, get, ident, own_field, segments, strip};
 use super::unit::Unit;
-use super::walk::exprs;
+use super::walk::method_calls;
 
 /// Rewrites the field and its constructors.
 pub fn rewrite(unit: &Unit<'_>, draft: &mut Draft) {
     for facts in facts::all(unit) {
-        let calls = exprs(facts.function.block).filter_map(|expr| get!(expr, Expr::MethodCall));
-        let calls: Vec<_> = calls.collect();
+        let calls: Vec<_> = method_calls(facts.function.block).collect();
         // Numbers of rows that are sorted later, or a tensor's order.
         let is_sorted = |call: &&ExprMethodCall| call.method.to_string().starts_with("sort");
         let reads = calls.iter().any(is_sorted).then_some("to_vec2");
@@ -24,10 +23,8 @@ pub fn rewrite(unit: &Unit<'_>, draft: &mut Draft) {
             if !orders.iter().any(|name| call.method == name) {
                 continue;
             }
-            let Some(field) = scorer(facts, &call.receiver, DEPTH) else {
-                continue;
-            };
-            let Some(Routed { ty, makers }) = routed(facts, &field) else {
+            let field = scorer(facts, &call.receiver, DEPTH);
+            let Some(Routed { ty, makers }) = field.and_then(|field| routed(facts, &field)) else {
                 continue;
             };
             let module = &facts.function.module;
@@ -54,11 +51,7 @@ fn scorer(facts: Facts<'_>, scores: &Expr, depth: usize) -> Option<String> {
             let is_order = name.starts_with("softmax") || name == "sigmoid";
             scorer(facts, call.args.first().filter(|_| is_order)?, depth)
         }
-        path => {
-            let at = facts.unit.source.start(path);
-            let definitions = facts.definitions(&ident(path)?, at);
-            scorer(facts, definitions.first()?, depth)
-        }
+        path => scorer(facts, facts.definition(path)?, depth),
     }
 }
 
@@ -78,10 +71,7 @@ fn routed(facts: Facts<'_>, field: &str) -> Option<Routed> {
     let makers = unit.built.given(&key, field).map(|value| {
         let at = unit.source.start(value);
         let around = Facts::around(unit, at)?;
-        let value = match ident(value) {
-            Some(name) => *around.definitions(&name, at).first()?,
-            None => value,
-        };
+        let value = if ident(value).is_some() { around.definition(value)? } else { value };
         let path = called(get!(strip(value), Expr::Call)?)?;
         let maker = Origin::Ours(vec!["nn".into(), "linear_no_bias".into()]);
         let is_known = around.resolve(&segments(path)) == maker;

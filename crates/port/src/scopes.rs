@@ -10,6 +10,9 @@ use super::walk::{Node, part, places};
 /// A module inside the file; the file itself is the empty path.
 pub type Module = Vec<String>;
 
+/// A type by its module and its name.
+pub type Key = (Module, String);
+
 /// The origin of a path.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Origin {
@@ -20,7 +23,7 @@ pub enum Origin {
     /// A path in `candle_dynquant`.
     Ours(Vec<String>),
     /// A type of this file.
-    Local(Module, String),
+    Local(Key),
     /// A path in this crate, by `crate`, `self` or `super`, or a module in this file's folder.
     Crate(Vec<String>),
     /// Any other path.
@@ -37,6 +40,14 @@ impl Origin {
         }
     }
 
+    /// The path inside `candle_nn`, `with_tracing` or `candle_dynquant`.
+    pub fn in_library(&self) -> Option<&[String]> {
+        match self {
+            Self::Nn(path) | Self::Traced(path) | Self::Ours(path) => Some(path),
+            _ => None,
+        }
+    }
+
     /// The name of the layer type, candle's or candle-dynquant's.
     pub fn layer(&self) -> Option<&str> {
         let name = match self {
@@ -46,7 +57,7 @@ impl Origin {
             },
             _ => self.mapped()?.name,
         };
-        table::is_layer(name).then_some(name)
+        table::LAYERS.contains(&name).then_some(name)
     }
 
     fn join(&self, rest: &[String]) -> Self {
@@ -121,7 +132,7 @@ pub struct Scope {
 /// The modules of a file.
 #[derive(Debug, Default)]
 pub struct Scopes {
-    modules: BTreeMap<Module, Scope>,
+    pub modules: BTreeMap<Module, Scope>,
     /// Whether the crate's `with_tracing` differs from candle-transformers'.
     own_tracing: bool,
 }
@@ -160,9 +171,7 @@ impl Scopes {
         let a_type = part!(item, ident of Struct Enum Union Type Trait);
         let function = || part!(item, sig of Fn).map(|sig| &sig.ident);
         let other = || part!(item, ident of Const Static Mod).or_else(function);
-        let Some(name) = a_type.or_else(other).map(ToString::to_string) else {
-            return Vec::new();
-        };
+        let Some(name) = a_type.or_else(other).map(ToString::to_string) else { return Vec::new() };
         let scope = self.modules.entry(module.clone()).or_default();
         scope.items.insert(name.clone());
         scope.types.extend(a_type.map(|_| name.clone()));
@@ -171,11 +180,6 @@ impl Scopes {
             self.modules.entry(inner).or_default();
         }
         Vec::new()
-    }
-
-    /// The scope of a module.
-    pub fn scope(&self, module: &[String]) -> Option<&Scope> {
-        self.modules.get(module)
     }
 
     /// The modules of the crate that are imported by a glob, each with the importing module.
@@ -197,17 +201,10 @@ impl Scopes {
         }
     }
 
-    /// All scopes, by module.
-    pub fn iter(&self) -> impl Iterator<Item = (&Module, &Scope)> {
-        self.modules.iter()
-    }
-
     /// The origin of a path that is written in `module`.
     pub fn resolve(&self, module: &[String], path: &[String]) -> Origin {
         let other = || Origin::Other(path.to_vec());
-        let [first, rest @ ..] = path else {
-            return other();
-        };
+        let [first, rest @ ..] = path else { return other() };
         if first == "super" && !module.is_empty() {
             return self.resolve(&module[..module.len() - 1], rest);
         }
@@ -219,7 +216,7 @@ impl Scopes {
                 None => {}
             }
             if scope.types.contains(first) {
-                return Origin::Local(module.to_vec(), first.clone());
+                return Origin::Local((module.to_vec(), first.clone()));
             }
             if let Some(inner) = self.inner(module, first) {
                 return if rest.is_empty() { other() } else { self.resolve(&inner, rest) };
@@ -246,9 +243,7 @@ impl Scopes {
         if starts_here {
             return Origin::Crate(path.to_vec());
         }
-        let Some(scope) = self.modules.get(module) else {
-            return other();
-        };
+        let Some(scope) = self.modules.get(module) else { return other() };
         if let Some(origin) = self.through_glob(module, scope, path) {
             return origin;
         }
@@ -273,8 +268,7 @@ impl Scopes {
             // The `use super::*` of a module in this file.
             let above = module.split_last()?.1;
             let is_above = |glob: &Origin| matches!(glob, Origin::Other(path) if path.is_empty());
-            let globs_above = scope.globs.iter().any(is_above);
-            globs_above.then(|| self.resolve(above, path))
+            scope.globs.iter().any(is_above).then(|| self.resolve(above, path))
         })
     }
 }

@@ -12,6 +12,7 @@ use serde::Serialize;
 use similar::{Algorithm, ChangeTag, TextDiff};
 
 use crate::draft::Todo;
+use crate::releases::Other;
 use crate::rounds::{Ported, port};
 use crate::source::Fault;
 use crate::world::World;
@@ -68,65 +69,43 @@ struct Report {
     /// The lines that a Cargo.toml above the files lacks.
     needs: Vec<Needs>,
     /// The manifests with a release of candle other than the one needed.
-    candle: Vec<Candle>,
+    candle: Vec<Other>,
 }
 
 /// The lines that a Cargo.toml lacks for the files that changed.
 #[derive(Serialize)]
 struct Needs {
     manifest: String,
-    lines: Vec<String>,
-}
-
-/// A release of candle other than the one needed.
-#[derive(Serialize)]
-struct Candle {
-    manifest: String,
-    found: String,
-    needed: String,
+    lines: Vec<&'static str>,
 }
 
 /// The Cargo.toml above a file.
 fn manifest_of(path: &Path) -> Option<PathBuf> {
     let real = path.canonicalize().ok()?;
-    let folders = real.ancestors().skip(1);
-    let mut manifests = folders.map(|folder| folder.join("Cargo.toml"));
+    let mut manifests = real.ancestors().skip(1).map(|folder| folder.join("Cargo.toml"));
     manifests.find(|manifest| manifest.is_file())
 }
 
 /// The manifests that have another release of candle, each once.
-fn candles(paths: &[PathBuf]) -> Vec<Candle> {
+fn candles(paths: &[PathBuf]) -> Vec<Other> {
     let manifests: BTreeSet<_> = paths.iter().filter_map(|path| manifest_of(path)).collect();
-    let others = manifests.iter().filter_map(|path| releases::other(path));
-    let others = others.map(|other| (other.manifest, other.found));
-    let candle = |(manifest, found): (PathBuf, String)| Candle {
-        manifest: manifest.display().to_string(),
-        found,
-        needed: releases::NEEDED.to_string(),
-    };
-    let others: BTreeMap<_, _> = others.collect();
-    others.into_iter().map(candle).collect()
+    let others: BTreeMap<_, _> =
+        manifests.iter().filter_map(|path| releases::other(path)).collect();
+    others.into_values().collect()
 }
 
 /// Adds the lines that the Cargo.toml of a file lacks.
 fn add_needs(needs: &mut Vec<Needs>, path: &Path, text: &str) {
-    let Some(manifest) = manifest_of(path) else {
-        return;
-    };
-    let Ok(known) = files::read(&manifest) else {
-        return;
-    };
+    let Some(manifest) = manifest_of(path) else { return };
+    let Ok(known) = files::read(&manifest) else { return };
     let manifest = manifest.display().to_string();
-    let lines = needs::lines(text, &known).into_iter();
-    let place = needs.iter().position(|one| one.manifest == manifest);
-    let place = place.unwrap_or_else(|| {
-        let lines = Vec::new();
-        needs.push(Needs { manifest, lines });
+    let place = needs.iter().position(|one| one.manifest == manifest).unwrap_or_else(|| {
+        needs.push(Needs { manifest, lines: Vec::new() });
         needs.len() - 1
     });
-    for line in lines {
-        if !needs[place].lines.iter().any(|known| known == line) {
-            needs[place].lines.push(line.to_owned());
+    for line in needs::lines(text, &known) {
+        if !needs[place].lines.contains(&line) {
+            needs[place].lines.push(line);
         }
     }
 }
@@ -189,8 +168,7 @@ pub fn run(args: &Args) -> Result<ExitCode> {
         print_summary(&report, args);
     }
     let error = report.files.iter().any(|file| file.error.is_some());
-    let mut files = report.files.iter();
-    let left = files.any(|file| file.changed || !file.todo.is_empty());
+    let left = report.files.iter().any(|file| file.changed || !file.todo.is_empty());
     Ok(if error || args.check && left { ExitCode::FAILURE } else { ExitCode::SUCCESS })
 }
 

@@ -33,7 +33,8 @@ pub struct Source<'t> {
     /// The bytes before the first of the syntax tree: a byte order mark and a `#!` line.
     prefix: usize,
     lines: Vec<usize>,
-    newline: &'static str,
+    /// The line ending.
+    pub newline: &'static str,
 }
 
 /// The most tokens on the way down to any token, which bounds the recursion over a syntax tree.
@@ -104,7 +105,6 @@ impl<'t> Source<'t> {
         self.range(node).start
     }
 
-    /// The text of a node.
     pub fn slice(&self, node: &impl Extent) -> &'t str {
         &self.text[self.range(node)]
     }
@@ -121,19 +121,13 @@ impl<'t> Source<'t> {
 
     /// The start of the next line.
     pub fn line_end(&self, at: usize) -> usize {
-        let next = self.lines.get(self.line(at));
-        next.copied().unwrap_or(self.text.len())
+        self.lines.get(self.line(at)).copied().unwrap_or(self.text.len())
     }
 
     /// The white space at the start of a byte's line.
     pub fn indent(&self, at: usize) -> &'t str {
         let line = &self.text[self.line_start(at)..];
         &line[..line.len() - line.trim_start_matches([' ', '\t']).len()]
-    }
-
-    /// The line ending of this text.
-    pub fn newline(&self) -> &'static str {
-        self.newline
     }
 
     /// A line's end, and the white space that a byte's line begins with.
@@ -253,9 +247,7 @@ fn range<T: Extent>(node: &T) -> Range<usize> {
     } else {
         None
     };
-    let Some((mut first, last)) = ends else {
-        return node.span().byte_range();
-    };
+    let Some((mut first, last)) = ends else { return node.span().byte_range() };
     while let Some((before, _)) = link(first) {
         first = before;
     }

@@ -49,12 +49,15 @@ pub fn ident(expr: &Expr) -> Option<String> {
     Some(name.to_string())
 }
 
-/// The method call in an expression.
+/// The name of an expression that is nothing but a variable.
+pub fn bare_name(expr: &Expr) -> Option<String> {
+    Some(get!(expr, Expr::Path)?.path.get_ident()?.to_string())
+}
+
 pub fn method(expr: &Expr) -> Option<&ExprMethodCall> {
     get!(strip(expr), Expr::MethodCall)
 }
 
-/// The path of the called function.
 pub fn called(call: &ExprCall) -> Option<&syn::Path> {
     let function = get!(&*call.func, Expr::Path)?;
     function.qself.is_none().then_some(&function.path)
@@ -153,10 +156,8 @@ pub fn lists(attrs: &[Attribute], list: &str, is_it: impl Fn(&syn::Path) -> bool
     found
 }
 
-/// The names of a path.
 pub fn segments(path: &syn::Path) -> Vec<String> {
-    let segments = path.segments.iter();
-    segments.map(|one| one.ident.to_string()).collect()
+    path.segments.iter().map(|one| one.ident.to_string()).collect()
 }
 
 /// The expression without trailing calls of these methods.
@@ -169,17 +170,18 @@ pub fn without<'x>(expr: &'x Expr, methods: &[&str]) -> &'x Expr {
     }
 }
 
-/// The two axes of a `transpose`, counted from the end.
-pub fn axes(args: &[&Expr]) -> Option<(isize, isize)> {
-    let axis = |expr: &Expr| match strip(expr) {
-        Expr::Lit(value) => get!(&value.lit, Lit::Int)?.base10_parse::<isize>().ok(),
-        Expr::Path(path) => match path.path.segments.last()?.ident.to_string().as_str() {
-            "Minus1" => Some(-1),
-            "Minus2" => Some(-2),
-            _ => None,
-        },
+/// An axis of a tensor, which is negative if it is counted from the end.
+pub fn axis(expr: &Expr) -> Option<isize> {
+    match strip(expr) {
+        Expr::Lit(value) => get!(&value.lit, Lit::Int)?.base10_parse().ok(),
+        Expr::Path(path) if ends_with(&path.path, "Minus1") => Some(-1),
+        Expr::Path(path) if ends_with(&path.path, "Minus2") => Some(-2),
         _ => None,
-    };
+    }
+}
+
+/// The two axes of a `transpose`, in order.
+pub fn axes(args: &[&Expr]) -> Option<(isize, isize)> {
     let [a, b] = args else { return None };
     let (a, b) = (axis(a)?, axis(b)?);
     Some((a.min(b), a.max(b)))

@@ -16,7 +16,6 @@ pub enum Home {
 }
 
 impl Home {
-    /// The module's name in candle-dynquant.
     pub fn name(self) -> &'static str {
         match self {
             Self::Nn => "nn",
@@ -36,7 +35,7 @@ pub struct Mapped {
 
 /// Types of `nn` that a walk looks for: those whose weights can be quantized, and norms, whose range
 /// can be moved to weights.
-const LAYERS: &[&str] = list![
+pub const LAYERS: &[&str] = list![
     Conv1d Conv2d ConvTranspose1d Embedding Func FuncT GRU LSTM LayerNorm Linear RmsNorm Router
     Sequential
 ];
@@ -51,13 +50,13 @@ const NN: &[&str] = list![
 ];
 
 /// Functions of `nn` that load a layer.
-const MAKERS: &[&str] = list![
-    conv1d conv1d_no_bias conv2d conv2d_no_bias conv_transpose1d conv_transpose1d_no_bias embedding gru layer_norm layer_norm_no_bias linear
-    linear_b linear_no_bias lstm rms_norm router
+pub const MAKERS: &[&str] = list![
+    conv1d conv1d_no_bias conv2d conv2d_no_bias conv_transpose1d conv_transpose1d_no_bias embedding
+    gru layer_norm layer_norm_no_bias linear linear_b linear_no_bias lstm rms_norm router
 ];
 
 /// Convolutions that a batch norm can be folded into, and the functions of `nn` that load them.
-const CONVOLUTIONS: &[&str] = list![
+pub const CONVOLUTIONS: &[&str] = list![
     Conv1d Conv2d ConvTranspose1d conv1d conv1d_no_bias conv2d conv2d_no_bias conv_transpose1d
     conv_transpose1d_no_bias
 ];
@@ -160,7 +159,7 @@ pub const CLONES: &[&str] = list![
 ];
 
 /// Types of `candle_nn`, of `with_tracing` and of `nn` that are `Clone`.
-const NN_CLONES: &[&str] = list![
+pub const NN_CLONES: &[&str] = list![
     Activation BatchNorm Conv1d Conv1dConfig Conv2d Conv2dConfig ConvTranspose1d
     ConvTranspose1dConfig ConvTranspose2d ConvTranspose2dConfig Dropout Embedding Func FuncT GRU
     GRUConfig GRUState GroupNorm Identity KvCache LSTM LSTMConfig LSTMState LayerNorm Linear PReLU
@@ -215,8 +214,7 @@ fn function(
     arguments: usize,
 ) -> Option<&'static str> {
     let [name, new] = path else { return None };
-    let mut all = table.iter();
-    let found = all.find(|(known, count, _)| known == name && *count == arguments);
+    let found = table.iter().find(|(known, count, _)| known == name && *count == arguments);
     found.filter(|_| new == "new").map(|(_, _, function)| *function)
 }
 
@@ -228,36 +226,13 @@ pub fn loads(name: &str) -> bool {
 /// The function of `ops` that replaces a method of a tensor.
 pub fn of_method(name: &str, arguments: usize) -> Option<(&'static str, Shared)> {
     let is_it = |(method, count, ..): &&(&str, usize, _, _)| (*method, *count) == (name, arguments);
-    let found = METHODS.iter().find(is_it);
-    found.map(|(.., function, shared)| (*function, *shared))
+    METHODS.iter().find(is_it).map(|(.., function, shared)| (*function, *shared))
 }
 
 /// Whether a type is a codebook by its name: a product with codes is a distance.
 pub fn is_codebook(name: &str) -> bool {
     let name = name.to_lowercase();
-    let words = ["codebook", "quantizer", "vectorquant"];
-    words.iter().any(|word| name.contains(word))
-}
-
-/// Whether this name of `nn` is a layer that a walk looks for.
-pub fn is_layer(name: &str) -> bool {
-    LAYERS.contains(&name)
-}
-
-/// Whether a function of this name of `nn` loads a layer.
-pub fn makes_layer(name: &str) -> bool {
-    MAKERS.contains(&name)
-}
-
-/// Whether a batch norm can be folded into a type of this name of `nn`, or into what a function of
-/// this name loads.
-pub fn is_convolution(name: &str) -> bool {
-    CONVOLUTIONS.contains(&name)
-}
-
-/// Whether a type of this name of `nn` is `Clone`.
-pub fn is_clone(name: &str) -> bool {
-    NN_CLONES.contains(&name)
+    ["codebook", "quantizer", "vectorquant"].iter().any(|word| name.contains(word))
 }
 
 /// Whether this name of `candle_nn` is a closure, which may hold layers.

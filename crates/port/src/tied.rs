@@ -1,18 +1,18 @@
 //! Rewrites a `Linear` with an embedding's table as tied: both hold one weight, quantized or not.
 
-use syn::{Expr, ExprCall, FieldValue, Ident, Pat, Path, ReturnType, Signature, Stmt, Type};
+use syn::{Expr, ExprCall, FieldValue, Ident, Pat, Path, Signature, Stmt, Type};
 
 use super::draft::Draft;
 use super::facts::{self, Facts};
-use super::functions::{Function, inputs};
+use super::functions::{Function, inputs, output};
 use super::scopes::Origin;
 use super::syntax::{
     assigns, called, exactly, get, member, mentions, segments, strip, variable, without,
 };
 use super::table::{self, list};
-use super::types::{arguments, is_named};
+use super::types::{arguments, is_named, referred};
 use super::unit::Unit;
-use super::walk::{Node, exprs, nodes};
+use super::walk::{Node, calls, exprs, nodes};
 
 /// The depth to which a value is followed through the variables of a function.
 const DEPTH: usize = 8;
@@ -25,7 +25,7 @@ const SAME: &[&str] = list![clone context expect map_err unwrap with_context];
 pub fn rewrite(unit: &Unit<'_>, draft: &mut Draft) {
     for facts in facts::all(unit) {
         let mut heads = Heads { facts, draft };
-        for call in exprs(facts.function.block).filter_map(|expr| get!(expr, Expr::Call)) {
+        for call in calls(facts.function.block) {
             heads.head(call);
         }
     }
@@ -93,7 +93,7 @@ impl Heads<'_, '_> {
     /// The type of a variable, by the definition that is read or by the field that it becomes.
     fn variable(&self, name: &Ident, depth: usize) -> Option<Origin> {
         let (facts, function) = (self.facts, self.facts.function);
-        let at = facts.unit.source.start(name);
+        let at = facts.start(name);
         let name = name.to_string();
         let is_it = |pat: &Pat| variable(pat).as_ref() == Some(&name);
         let nodes = || nodes(function.signature).chain(nodes(function.block));
@@ -112,8 +112,7 @@ impl Heads<'_, '_> {
             None => self.pointee(&function.module, parameter?),
         };
         let is_known = all == plain && facts.assignments(&name) == 0;
-        let found = is_known.then(by_definition).flatten();
-        found.or_else(|| {
+        is_known.then(by_definition).flatten().or_else(|| {
             let literals = exprs(function.block).filter_map(|expr| get!(expr, Expr::Struct));
             let mut literals = literals.filter(|_| all == 1);
             literals.find_map(|literal| {
@@ -127,16 +126,14 @@ impl Heads<'_, '_> {
     }
 
     fn field(&self, holder: Origin, name: &str) -> Option<Origin> {
-        let Origin::Local(module, type_name) = holder else {
-            return None;
-        };
+        let Origin::Local((module, type_name)) = holder else { return None };
         self.pointee(&module, self.facts.unit.field(&module, &type_name, name)?)
     }
 
     /// A type, or the type that it points to.
     fn pointee(&self, module: &[String], ty: &Type) -> Option<Origin> {
         match ty {
-            Type::Reference(reference) => self.pointee(module, &reference.elem),
+            Type::Reference(_) => self.pointee(module, referred(ty)),
             Type::Path(path) if is_pointer(&path.path.segments.last()?.ident) => {
                 self.pointee(module, arguments(ty).first()?)
             }
@@ -152,14 +149,14 @@ impl Heads<'_, '_> {
                 let is_it = matches!(path[..], ["nn", "embedding"] | ["nn", "Embedding", _]);
                 is_it.then(|| ours(&["Embedding"]))
             }
-            Origin::Local(module, owner) => {
+            Origin::Local(key) => {
                 let name = &constructor.segments.last()?.ident;
                 let is_constructor = |one: &&Function<'_>| {
-                    one.owner.as_ref() == Some(&owner) && one.signature.ident == *name
+                    one.owner.as_ref() == Some(&key.1) && one.signature.ident == *name
                 };
                 let all: Vec<_> = self.facts.unit.functions.iter().filter(is_constructor).collect();
-                let makes = |one: &&Function<'_>| returns(one.signature, &owner);
-                (!all.is_empty() && all.iter().all(makes)).then_some(Origin::Local(module, owner))
+                let makes = |one: &&Function<'_>| returns(one.signature, &key.1);
+                (!all.is_empty() && all.iter().all(makes)).then_some(Origin::Local(key))
             }
             _ => None,
         }
@@ -202,9 +199,8 @@ fn root(expr: &Expr) -> Option<String> {
 
 /// Whether a function returns a type, or a `Result` of it.
 fn returns(signature: &Signature, name: &str) -> bool {
-    let ReturnType::Type(_, ty) = &signature.output else {
-        return false;
-    };
     let is_it = |ty: &Type| is_named(ty, "Self") || is_named(ty, name);
-    is_it(ty) || is_named(ty, "Result") && arguments(ty).first().is_some_and(|ty| is_it(ty))
+    output(signature).is_some_and(|ty| {
+        is_it(ty) || is_named(ty, "Result") && arguments(ty).first().is_some_and(|ty| is_it(ty))
+    })
 }

@@ -6,6 +6,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use syn::{Attribute, GenericArgument, Item, PathArguments, Type};
 
 use super::features::attributes;
+pub use super::scopes::Key;
 use super::scopes::{Module, Scopes};
 use super::source::{Fault, Source};
 use super::syntax::{ends_with, get, has_attribute, lists, words};
@@ -29,7 +30,6 @@ pub struct Declared {
 }
 
 impl Declared {
-    /// The attributes of the declaration.
     pub fn attrs(&self) -> &[Attribute] {
         attributes(&self.item)
     }
@@ -59,7 +59,7 @@ pub struct Types {
     /// A number that identifies this reading of the file.
     pub id: usize,
     pub scopes: Scopes,
-    pub declared: BTreeMap<(Module, String), Vec<Declared>>,
+    pub declared: BTreeMap<Key, Vec<Declared>>,
     /// The names of the methods of this file's types and traits.
     pub methods: BTreeSet<String>,
     /// The types of each `impl Trait for Type`, by the trait's last name.
@@ -111,8 +111,7 @@ impl Types {
         if let Some((name, fields, generics)) = declared(item) {
             let name = name.to_string();
             let params = generics.type_params().map(|one| one.ident.to_string());
-            let all = self.declared.entry((module.clone(), name.clone()));
-            all.or_default().push(Declared {
+            self.declared.entry((module.clone(), name.clone())).or_default().push(Declared {
                 name,
                 module,
                 item: item.clone(),
@@ -154,7 +153,7 @@ impl Types {
             let declares = has(&|word| word == "struct" || word == "enum");
             let at = source.start(&call.path);
             if declares
-                && has(&table::is_layer)
+                && has(&|word| table::LAYERS.contains(&word))
                 && !has(&|word| word == "Quantizable")
                 && !source.is_kept(at)
             {
@@ -170,9 +169,7 @@ impl Types {
         for declared in self.declared.values() {
             let is_sure = |one: &&Declared| !has_attribute(one.attrs(), "cfg") && !one.is_local;
             let sure: Vec<_> = declared.iter().filter(is_sure).collect();
-            let [first, second, ..] = sure.as_slice() else {
-                continue;
-            };
+            let [first, second, ..] = sure.as_slice() else { continue };
             let at = source.start(&second.item);
             let earlier = source.line(source.start(&first.item));
             return Err(Fault {
@@ -186,8 +183,12 @@ impl Types {
     /// Whether a type implements a trait of this name by hand.
     pub fn implements(&self, module: &[String], name: &str, implemented: &str) -> bool {
         let place = (module.to_vec(), Some(name.to_owned()));
-        let types = self.impls.get(implemented);
-        types.is_some_and(|types| types.contains_key(&place))
+        self.impls.get(implemented).is_some_and(|types| types.contains_key(&place))
+    }
+
+    /// Whether a type implements a trait of this name, by hand or by a derive.
+    pub fn has(&self, one: &Declared, name: &str) -> bool {
+        one.derives(name) || self.implements(&one.module, &one.name, name)
     }
 
     /// The types that implement a trait of this name by hand, with their modules.
@@ -203,6 +204,14 @@ impl Types {
 /// Whether a type is a path that ends with this name.
 pub fn is_named(ty: &Type, name: &str) -> bool {
     last_name(ty).is_some_and(|last| last == name)
+}
+
+/// The type that a type refers to, or the type itself.
+pub fn referred(ty: &Type) -> &Type {
+    match ty {
+        Type::Reference(reference) => referred(&reference.elem),
+        ty => ty,
+    }
 }
 
 /// Whether an item is an `impl` of a type of this name.
@@ -240,9 +249,6 @@ fn declared(item: &Item) -> Option<(&syn::Ident, Vec<syn::Field>, &syn::Generics
     Some((name, fields, part!(item, generics of Struct Enum Union Type Trait)?))
 }
 
-/// A type by its module and its name.
-pub type Key = (Module, String);
-
 pub fn key(declared: &Declared) -> Key {
     (declared.module.clone(), declared.name.clone())
 }
@@ -252,13 +258,11 @@ pub fn is_skipped(field: &syn::Field) -> bool {
     lists(&field.attrs, "quantizable", |path| path.is_ident("skip"))
 }
 
-/// A field by its name.
 pub fn named<'f>(
     fields: impl IntoIterator<Item = &'f syn::Field>,
     name: &str,
 ) -> Option<&'f syn::Field> {
-    let mut fields = fields.into_iter();
-    fields.find(|one| one.ident.as_ref().is_some_and(|ident| ident == name))
+    fields.into_iter().find(|one| one.ident.as_ref().is_some_and(|ident| ident == name))
 }
 
 /// The types that a type is composed of: arguments in angle brackets, and elements.

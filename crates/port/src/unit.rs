@@ -10,7 +10,7 @@ use super::features;
 use super::functions::{self, Function};
 use super::scopes::Origin;
 use super::source::Source;
-use super::syntax::{binds, ends_with, exactly, get, segments};
+use super::syntax::{bare_name, binds, ends_with, exactly, segments};
 use super::types::{Types, named};
 use super::walk::{Node, nodes};
 use super::world::World;
@@ -86,17 +86,22 @@ impl<'u> Unit<'u> {
         Some(self.types.scopes.resolve(module, &segments(&path.path)))
     }
 
-    /// Whether an expression is the name of a parameter `&Tensor` here.
-    pub fn is_borrowed_path(&self, expr: &syn::Expr) -> bool {
-        let path = get!(expr, syn::Expr::Path);
-        let name = path.and_then(|path| path.path.get_ident());
-        name.is_some_and(|name| self.is_borrowed(name))
+    /// Whether a type holds a layer, at any depth.
+    pub fn holds(&self, module: &[String], ty: &Type) -> bool {
+        self.world.holds(self.path, self.types, module, ty)
     }
 
-    /// Whether a name is a parameter `&Tensor` here.
-    pub fn is_borrowed(&self, ident: &syn::Ident) -> bool {
-        let at = self.source.start(ident);
-        self.borrowed.iter().any(|(name, body)| ident == name && body.contains(&at))
+    /// Whether a type holds a layer, or a tensor that multiplies.
+    pub fn multiplies(&self, module: &[String], ty: &Type) -> bool {
+        self.world.multiplies(self.path, self.types, module, ty)
+    }
+
+    /// Whether an expression is the name of a parameter `&Tensor` here.
+    pub fn is_borrowed_path(&self, expr: &syn::Expr) -> bool {
+        bare_name(expr).is_some_and(|bare| {
+            let at = self.source.start(expr);
+            self.borrowed.iter().any(|(name, body)| bare == *name && body.contains(&at))
+        })
     }
 }
 

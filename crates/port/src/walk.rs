@@ -27,7 +27,6 @@ macro_rules! part {
 }
 pub(crate) use part;
 
-/// A tree of nodes.
 pub trait Tree {
     fn walk<'a>(&'a self, visitor: &mut impl Visit<'a>);
 }
@@ -40,6 +39,16 @@ pub fn nodes<T: Tree>(tree: &T) -> impl Iterator<Item = Node<'_>> {
 /// All expressions of a tree, including the root.
 pub fn exprs<T: Tree>(tree: &T) -> impl Iterator<Item = &syn::Expr> {
     nodes(tree).filter_map(|node| get!(node, Node::Expr))
+}
+
+/// All calls of functions in a tree.
+pub fn calls<T: Tree>(tree: &T) -> impl Iterator<Item = &syn::ExprCall> {
+    exprs(tree).filter_map(|expr| get!(expr, Expr::Call))
+}
+
+/// All calls of methods in a tree.
+pub fn method_calls<T: Tree>(tree: &T) -> impl Iterator<Item = &syn::ExprMethodCall> {
+    exprs(tree).filter_map(|expr| get!(expr, Expr::MethodCall))
 }
 
 /// All nodes with their places.
@@ -56,7 +65,6 @@ pub struct NodePlace<'a> {
     pub in_function: bool,
 }
 
-/// The collected nodes.
 pub struct Nodes<'a> {
     found: Vec<NodePlace<'a>>,
     module: Rc<Vec<String>>,

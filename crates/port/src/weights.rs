@@ -5,13 +5,13 @@ use std::collections::BTreeSet;
 use syn::visit::{self, Visit};
 use syn::{Expr, ExprMethodCall, Item};
 
+use super::built::SUMS;
 use super::draft::Draft;
 use super::facts::{self, Facts};
 use super::operands::{Root, Trace};
 use super::origins::{TensorOrigin, origin};
-use super::scopes::Origin;
-use super::syntax::{arguments, called, get, ident, is, segments, strip, words};
-use super::table::is_codebook;
+use super::syntax::{arguments, called, get, is, segments, strip, words};
+use super::table::{is_codebook, list};
 use super::types::Key;
 use super::unit::Unit;
 use super::walk::{Node, nodes};
@@ -33,37 +33,13 @@ const LAYER_ADVICE: &str = "quantized, it is dequantized whole, and kept: call t
 const LOADED_ADVICE: &str = "hold an `nn::Linear` of it in a struct that derives `Quantizable`, \
     and call its `forward`; or put `// dynquant: keep` here";
 
-/// Methods that sum a product.
-const SUMS: &[&str] = &["mean", "mean_keepdim", "sum", "sum_all", "sum_keepdim"];
-
 /// The depth to which the factors of a product are followed.
 const FACTORS: usize = 4;
 
 /// Words in the names of tables that are no weights.
-const TABLES: &[&str] = &[
-    "basis",
-    "cos",
-    "dft",
-    "fbank",
-    "fft",
-    "filter",
-    "filterbank",
-    "filters",
-    "freq",
-    "freqs",
-    "hamming",
-    "hann",
-    "idft",
-    "inv",
-    "istft",
-    "mel",
-    "mels",
-    "rope",
-    "rotary",
-    "sin",
-    "stft",
-    "twiddle",
-    "window",
+const TABLES: &[&str] = list![
+basis cos dft fbank fft filter filterbank filters freq freqs hamming hann idft inv istft mel mels
+rope rotary sin stft twiddle window
 ];
 
 /// Words in the names of weights.
@@ -77,24 +53,14 @@ fn is_product(name: &str) -> bool {
 
 /// Whether anything in a file is multiplied.
 pub fn has_products(unit: &Unit<'_>) -> bool {
-    let calls = [
-        "matmul",
-        "einsum",
-        ".mv(",
-        ".sum",
-        ".mean",
-        "Linear::new(",
-        "Linear::from_weights(",
-        "linear",
-    ];
+    let calls = ["matmul", "einsum", ".mv(", ".sum", ".mean", "linear", "Linear::"];
     calls.iter().any(|call| unit.source.text.contains(call))
 }
 
 /// The types of a file with tensors that multiply.
 pub fn multiplied(unit: &Unit<'_>) -> BTreeSet<Key> {
     let found = WeightSearch::new(unit, &|_| true, true).found;
-    let places = found.into_iter().filter_map(|one| one.place);
-    places.map(|(key, _)| key).collect()
+    found.into_iter().filter_map(|one| one.place).map(|(key, _)| key).collect()
 }
 
 /// The functions of a file that multiply by an argument.
@@ -108,8 +74,7 @@ pub fn helpers(unit: &Unit<'_>) -> Helpers {
 /// The methods of a file that return a weight, each with its type.
 pub fn getters(unit: &Unit<'_>) -> BTreeSet<(String, String)> {
     let methods = facts::all(unit).filter_map(|facts| {
-        let signature = facts.function.signature;
-        let returns = words(unit.source.slice(&signature.output)).any(|word| word == "Tensor");
+        let (signature, returns) = (facts.function.signature, facts.returns_tensor());
         let name = signature.ident.to_string();
         let is_getter = returns && signature.receiver().is_some() && !name.starts_with("forward");
         let is_weight = |root: &Root| match root {
@@ -136,18 +101,19 @@ pub fn list(unit: &Unit<'_>, draft: &mut Draft, held: &BTreeSet<(Key, String)>) 
 
 /// Lists the places where weights of recurrent layers are read.
 fn recurrent(unit: &Unit<'_>, draft: &mut Draft) {
-    if !RECURRENT.iter().any(|name| unit.source.text.contains(name)) {
+    if !is_recurrent(unit.source.text) {
         return;
     }
     for facts in facts::all(unit) {
-        let is_name = |text: String| RECURRENT.iter().any(|name| text.contains(name));
-        let named = nodes(facts.function.block).find_map(|node| match node {
-            Node::Expr(expr @ Expr::Lit(literal)) => match &literal.lit {
-                syn::Lit::Str(text) => is_name(text.value()).then(|| unit.source.start(expr)),
-                _ => None,
-            },
-            Node::Macro(call) => is_name(call.tokens.to_string()).then(|| unit.source.start(call)),
-            _ => None,
+        let named = nodes(facts.function.block).find_map(|node| {
+            let (text, at) = match node {
+                Node::Expr(expr @ Expr::Lit(literal)) => {
+                    (get!(&literal.lit, syn::Lit::Str)?.value(), facts.start(expr))
+                }
+                Node::Macro(call) => (call.tokens.to_string(), facts.start(call)),
+                _ => return None,
+            };
+            is_recurrent(&text).then_some(at)
         });
         if let Some(at) = named.filter(|at| !unit.source.is_kept(*at)) {
             let what = "weights of the names `weight_ih*`, `weight_hh*` are an LSTM's or a GRU's";
@@ -193,13 +159,9 @@ impl WeightSearch {
                     found: Vec::new(),
                 };
                 sites.visit_block(facts.function.block);
-                for (at, kind, operands) in sites.found {
-                    if counts(at) {
-                        let operands = operands.iter();
-                        let place = (at, kind);
-                        next.extend(
-                            operands.flat_map(|operand| search.take(facts, place, operand)),
-                        );
+                for (at, kind, operands) in sites.found.into_iter().filter(|one| counts(one.0)) {
+                    for operand in &operands {
+                        next.extend(search.take(facts, (at, kind), operand));
                     }
                 }
             }
@@ -257,10 +219,9 @@ impl WeightSearch {
                         let advice = advice.replace(", and call", " as a field, and call");
                         (format!("a layer of {tensor} is made at each call"), advice)
                     } else {
-                        let is_recurrent = is_recurrent(facts.unit, &holder, &field);
-                        let recurrent = is_recurrent.then(|| RECURRENT_ADVICE.to_owned());
+                        let is_recurrent = names(facts.unit, &holder, &field).any(is_recurrent);
                         let what = format!("{tensor} multiplies as a tensor, and is no layer");
-                        (what, recurrent.unwrap_or(advice))
+                        (what, if is_recurrent { RECURRENT_ADVICE.to_owned() } else { advice })
                     };
                     (Some((holder, field)), what, advice)
                 }
@@ -275,27 +236,28 @@ impl WeightSearch {
 
 /// Whether a field has the name of a table, in the code or in the checkpoint.
 fn is_table(unit: &Unit<'_>, key: &Key, field: &str) -> bool {
-    let given = unit.built.given(key, field);
-    let texts = given.map(|value| unit.source.slice(value)).chain([field]);
-    let mut parts = texts.flat_map(|text| text.split(|c: char| !c.is_alphanumeric()));
+    let names = names(unit, key, field);
+    let mut parts = names.flat_map(|text| text.split(|c: char| !c.is_alphanumeric()));
     let is_in = |names: &[&str], part: &str| names.contains(&part.to_lowercase().as_str());
     let is_learned = field.split('_').any(|part| is_in(LEARNED, part));
     !is_learned && parts.any(|part| is_in(TABLES, part))
 }
 
-/// Whether a field has the name of a recurrent layer's weight, in the code or in the checkpoint.
-fn is_recurrent(unit: &Unit<'_>, key: &Key, field: &str) -> bool {
-    let given = unit.built.given(key, field);
-    let mut texts = given.map(|value| unit.source.slice(value)).chain([field]);
-    texts.any(|text| RECURRENT.iter().any(|name| text.contains(name)))
+/// Whether a text has the name of a recurrent layer's weight.
+fn is_recurrent(text: &str) -> bool {
+    RECURRENT.iter().any(|name| text.contains(name))
+}
+
+/// The names of a field, in the code and in the expressions that load it from a checkpoint.
+fn names<'f>(unit: &'f Unit<'_>, key: &Key, field: &'f str) -> impl Iterator<Item = &'f str> {
+    unit.built.given(key, field).map(|value| unit.source.slice(value)).chain([field])
 }
 
 /// The macros of the file that multiply their arguments.
 fn multiplying_macros(file: &syn::File) -> BTreeSet<String> {
     let items = nodes(file).filter_map(|node| get!(get!(node, Node::Item)?, Item::Macro));
     let multiplying = items.filter(|item| item.mac.tokens.to_string().contains("matmul"));
-    let names = multiplying.filter_map(|item| item.ident.as_ref());
-    names.map(ToString::to_string).collect()
+    multiplying.filter_map(|item| item.ident.as_ref()).map(ToString::to_string).collect()
 }
 
 /// A kind of product.
@@ -332,24 +294,17 @@ impl Sites<'_> {
         let Facts { unit, function } = self.facts;
         let returns =
             |name| words(unit.source.slice(&function.signature.output)).any(|word| word == name);
-        match self.facts.resolve(&segments(path)) {
-            Origin::Nn(path) | Origin::Traced(path) | Origin::Ours(path) => {
-                let is_new = match &path[..] {
-                    [.., layer, new] if layer == "Linear" => new == "new" || new == "from_weights",
-                    path => path.last().is_some_and(|name| name.starts_with("linear")),
-                };
-                is_new && returns("Tensor") && !returns("Linear") && !returns("Self")
-            }
-            _ => false,
-        }
+        let is_new = match self.facts.resolve(&segments(path)).in_library() {
+            Some([.., layer, new]) if layer == "Linear" => new == "new" || new == "from_weights",
+            path => path.and_then(<[_]>::last).is_some_and(|name| name.starts_with("linear")),
+        };
+        is_new && returns("Tensor") && !returns("Linear") && !returns("Self")
     }
 
     /// Whether a path is a variable that holds a function.
     fn is_value(&self, path: &syn::Path) -> bool {
-        let Some(name) = path.get_ident().map(ToString::to_string) else {
-            return false;
-        };
-        let at = self.facts.unit.source.start(path);
+        let Some(name) = path.get_ident().map(ToString::to_string) else { return false };
+        let at = self.facts.start(path);
         match self.facts.definitions(&name, at).first() {
             Some(value) => !matches!(value, Expr::Closure(_)),
             None => {
@@ -361,20 +316,12 @@ impl Sites<'_> {
 
     /// Whether an expression is the name of a function that may multiply.
     fn is_function(&self, expr: &Expr) -> bool {
-        let Some(path) = get!(expr, Expr::Path) else {
-            return false;
-        };
-        let Some(name) = segments(&path.path).pop() else {
-            return false;
-        };
-        let may_multiply = |facts: Facts<'_>| {
-            let signature = facts.function.signature;
-            let output = facts.unit.source.slice(&signature.output);
-            signature.ident == name
-                && signature.inputs.len() > 1
-                && words(output).any(|word| word == "Tensor")
-        };
-        is_product(&name) || facts::all(self.facts.unit).any(may_multiply)
+        get!(expr, Expr::Path).and_then(|path| path.path.segments.last()).is_some_and(|last| {
+            let name = last.ident.to_string();
+            let mut named = facts::of_name(self.facts.unit, &name);
+            let several = |one: &Facts<'_>| one.function.signature.inputs.len() > 1;
+            is_product(&name) || named.any(|one| several(&one) && one.returns_tensor())
+        })
     }
 
     /// Adds the fields that a function gets which is not known by name.
@@ -386,14 +333,8 @@ impl Sites<'_> {
 
     /// The factors of a product of elements, or of a variable that holds one.
     fn factors(&self, expr: &Expr, depth: usize) -> Vec<Expr> {
-        let value = |name: String| {
-            let at = self.facts.unit.source.start(expr);
-            self.facts.definitions(&name, at).into_iter().next()
-        };
-        let Some(depth) = depth.checked_sub(1) else {
-            return Vec::new();
-        };
-        let factors: Vec<&Expr> = match strip(ident(expr).and_then(value).unwrap_or(expr)) {
+        let Some(depth) = depth.checked_sub(1) else { return Vec::new() };
+        let factors: Vec<&Expr> = match strip(self.facts.definition(expr).unwrap_or(expr)) {
             Expr::Binary(pair) if matches!(pair.op, syn::BinOp::Mul(_)) => {
                 vec![&pair.left, &pair.right]
             }
@@ -402,26 +343,22 @@ impl Sites<'_> {
             }
             _ => Vec::new(),
         };
-        let inner = factors.iter().flat_map(|one| self.factors(one, depth));
-        let inner: Vec<_> = inner.collect();
+        let inner: Vec<_> = factors.iter().flat_map(|one| self.factors(one, depth)).collect();
         factors.into_iter().cloned().chain(inner).collect()
     }
 
     /// The numbers of the arguments by which a function multiplies.
     fn arguments(&self, path: &syn::Path) -> Vec<usize> {
         let path = segments(path);
-        let Some((name, before)) = path.split_last() else {
-            return Vec::new();
-        };
+        let Some((name, before)) = path.split_last() else { return Vec::new() };
         let Some(helpers) = self.helpers else {
             let world = self.facts.unit.world;
-            let found = self.others.then(|| world.multiplies_by(&self.facts, &path));
-            return found.unwrap_or_default();
+            return self
+                .others
+                .then(|| world.multiplies_by(&self.facts, &path))
+                .unwrap_or_default();
         };
-        let owner = before.last().and_then(|owner| match owner.as_str() {
-            "Self" => self.facts.function.owner.as_ref(),
-            _ => owner.starts_with(char::is_uppercase).then_some(owner),
-        });
+        let owner = self.facts.owner_of(before);
         let found = helpers.iter().filter(|one| one.name == *name && one.owner.as_ref() == owner);
         found.map(|one| one.argument + usize::from(one.takes_self)).collect()
     }
@@ -432,10 +369,10 @@ impl<'a> Visit<'a> for Sites<'_> {
         visit::visit_expr_call(self, call);
         let path = called(call).filter(|path| !self.is_value(path));
         let Some(path) = path else {
-            let at = self.facts.unit.source.start(&*call.func);
+            let at = self.facts.start(&*call.func);
             return self.values(at, call.args.iter());
         };
-        let at = self.facts.unit.source.start(path);
+        let at = self.facts.start(path);
         let last = path.segments.last().map(|last| last.ident.to_string());
         if self.helpers.is_none() && self.is_made(path) {
             let is_read = last.is_some_and(|last| last.starts_with("linear"));
@@ -455,7 +392,7 @@ impl<'a> Visit<'a> for Sites<'_> {
 
     fn visit_expr_method_call(&mut self, call: &'a ExprMethodCall) {
         visit::visit_expr_method_call(self, call);
-        let at = self.facts.unit.source.start(&call.method);
+        let at = self.facts.start(&call.method);
         let name = call.method.to_string();
         let Some(helpers) = self.helpers else {
             let operands = call.args.iter().chain([&*call.receiver]);
@@ -463,7 +400,7 @@ impl<'a> Visit<'a> for Sites<'_> {
                 self.push(at, operands);
             } else if SUMS.contains(&name.as_str()) {
                 let factors = self.factors(&call.receiver, FACTORS);
-                let text = |factor: &Expr| self.facts.unit.source.slice(strip(factor));
+                let text = |factor: &Expr| self.facts.text(strip(factor));
                 // A sum of squares multiplies nothing.
                 if factors.windows(2).any(|two| text(&two[0]) != text(&two[1])) {
                     self.found.push((at, Kind::Sum, factors));
@@ -486,9 +423,7 @@ impl<'a> Visit<'a> for Sites<'_> {
     }
 
     fn visit_macro(&mut self, call: &'a syn::Macro) {
-        let Some(operands) = arguments(call) else {
-            return;
-        };
+        let Some(operands) = arguments(call) else { return };
         for operand in &operands {
             Visit::visit_expr(self, operand);
         }
@@ -497,7 +432,7 @@ impl<'a> Visit<'a> for Sites<'_> {
         let is_known = names.any(|name| call.path.is_ident(name))
             || last.is_some_and(|last| is_product(&last.ident.to_string()));
         if is_known && self.helpers.is_none() {
-            let at = self.facts.unit.source.start(&call.path);
+            let at = self.facts.start(&call.path);
             self.push(at, operands.iter());
         }
     }

@@ -8,8 +8,9 @@ use std::rc::Rc;
 use syn::Type;
 
 use super::features;
+use super::functions::output;
 use super::releases;
-use super::scopes::{Module, Origin};
+use super::scopes::Origin;
 use super::source::Source;
 use super::syntax::{get, has_attribute, mentions, segments};
 use super::types::{Declared, Key, Types, arguments, is_named, parts};
@@ -86,8 +87,8 @@ pub fn known<T: Clone>(
 /// The names of a module, each with its path where it is of another crate.
 pub type ModuleNames = BTreeMap<String, Option<Vec<String>>>;
 
-/// A type of a file, or a name that the file re-exports: [`Types::id`], the module and the name.
-type TypePlace = (usize, Module, String);
+/// A type of a file, or a name that the file re-exports, with the file's [`Types::id`].
+type TypePlace = (usize, Key);
 
 /// A file's path and types.
 type File<'f> = (&'f Path, &'f Types);
@@ -119,6 +120,12 @@ impl World {
         self.given.contains(&real(path))
     }
 
+    /// The files to port, without this one.
+    fn others(&self, path: &Path) -> impl Iterator<Item = &PathBuf> {
+        let path = real(path);
+        self.given.iter().filter(move |other| **other != path)
+    }
+
     /// Whether the module of a file is declared for GPUs only.
     pub fn is_left_out(&self, path: &Path) -> bool {
         let path = real(path);
@@ -141,18 +148,15 @@ impl World {
     /// has other parameters or returns another type.
     pub fn has_own_tracing(&self, path: &Path) -> bool {
         let path = real(path);
-        let above = path.ancestors().skip(1);
         // The search goes up to the crate's folder.
         let mut last = false;
-        let folders = above.take_while(|folder| {
+        let folders = path.ancestors().skip(1).take_while(|folder| {
             let within = !last;
             last = folder.join("Cargo.toml").exists();
             within
         });
         let mut modules = folders.map(|folder| folder.join("with_tracing.rs"));
-        let Some(module) = modules.find(|module| module.is_file()) else {
-            return false;
-        };
+        let Some(module) = modules.find(|module| module.is_file()) else { return false };
         known(&self.tracing, &module, None, |module| {
             has_item(module, |item| {
                 get!(item, syn::Item::Fn).is_some_and(|item| is_unlike_candles(&item.sig))
@@ -170,9 +174,8 @@ impl World {
 
     /// Whether another file to port names a type that it does not declare.
     pub fn is_named_elsewhere(&self, path: &Path, name: &str) -> bool {
-        let (path, declared) = (real(path), format!("struct {name}"));
-        let others = self.given.iter().filter(|other| **other != path);
-        let mut texts = others.filter_map(|other| files::read(other).ok());
+        let declared = format!("struct {name}");
+        let mut texts = self.others(path).filter_map(|other| files::read(other).ok());
         texts.any(|text| mentions(&text, name) > 0 && !text.contains(&declared))
     }
 
@@ -187,9 +190,7 @@ impl World {
     /// Whether a file that is not given may be a module below a file, at any depth.
     pub fn is_read_below(&self, path: &Path) -> bool {
         let text = files::read(path).unwrap_or_default();
-        let Ok((_, file)) = Source::parse(&text) else {
-            return true;
-        };
+        let Ok((_, file)) = Source::parse(&text) else { return true };
         places(&file).any(|place| {
             let item = get!(place.node, Node::Item).and_then(|item| get!(item, syn::Item::Mod));
             item.filter(|item| item.content.is_none()).is_some_and(|item| {
@@ -211,12 +212,7 @@ impl World {
     ) -> bool {
         let literal = format!("{name} {{");
         let fields: Vec<_> = fields.map(|field| format!(".{field}")).collect();
-        let path = real(path);
-        let mut others = self.given.iter().filter(|other| **other != path);
-        others.any(|other| {
-            let Ok(text) = files::read(other) else {
-                return false;
-            };
+        self.others(path).filter_map(|other| files::read(other).ok()).any(|text| {
             let read = |field: &String| {
                 text.match_indices(field.as_str()).any(|(at, _)| {
                     let next = text[at + field.len()..].chars().next();
@@ -231,9 +227,7 @@ impl World {
     /// Whether a type with layers implements the trait at a path of this crate.
     pub fn may_hide(&self, path: &Path, module: &[String], segments: &[String]) -> bool {
         let known = self.elsewhere(path, module, segments);
-        let Some(name) = segments.last().filter(|_| known.is_some()) else {
-            return true;
-        };
+        let Some(name) = segments.last().filter(|_| known.is_some()) else { return true };
         self.is_of_layers(name)
     }
 
@@ -254,8 +248,7 @@ impl World {
     fn is_of_layers(&self, name: &str) -> bool {
         self.given.iter().any(|file| {
             self.types(file).is_some_and(|types| {
-                let mut impls = types.implementing(name);
-                impls.any(|(module, ty)| self.holds(file, &types, module, ty))
+                types.implementing(name).any(|(module, ty)| self.holds(file, &types, module, ty))
             })
         })
     }
@@ -266,25 +259,20 @@ impl World {
             let folders = self.given.iter().filter_map(|file| file.parent());
             let folders: BTreeSet<_> = folders.flat_map(Path::ancestors).collect();
             let manifests = folders.iter().map(|folder| folder.join("Cargo.toml"));
-            let names = manifests.filter_map(|manifest| releases::package(&manifest));
-            names.collect()
+            manifests.filter_map(|manifest| releases::package(&manifest)).collect()
         })
     }
 
     /// Whether another file to port implements a trait of this file.
     pub fn is_implemented_elsewhere(&self, path: &Path, name: &str) -> bool {
         let path = real(path);
-        let mut others = self.given.iter().filter(|other| **other != path);
-        others.any(|other| {
-            let Some(types) = self.types(other) else {
-                return false;
-            };
+        self.others(&path).any(|other| {
+            let Some(types) = self.types(other) else { return false };
             let mut impls = types.implementing(name);
             impls.any(|(module, _)| match types.scopes.resolve(module, &[name.to_owned()]) {
                 Origin::Local(..) => false,
                 Origin::Crate(segments) => {
-                    let found = self.find(other, module, &segments);
-                    found.is_none_or(|(file, _)| real(&file) == path)
+                    self.find(other, module, &segments).is_none_or(|(file, _)| real(&file) == path)
                 }
                 _ => true,
             })
@@ -328,8 +316,7 @@ impl World {
             // The types open above lead to this type or to a type that leads here.
             for place in search.open.drain(depth..) {
                 search.depths.remove(&place);
-                let mut known = self.known.borrow_mut();
-                known.insert((place, search.tensors), found);
+                self.known.borrow_mut().insert((place, search.tensors), found);
             }
             search.low = low;
         } else {
@@ -352,8 +339,7 @@ impl World {
         }
         match ty {
             Type::TraitObject(object) => {
-                let names = trait_names(object);
-                names.iter().any(|name| self.is_tree(types, module, name))
+                trait_names(object).iter().any(|name| self.is_tree(types, module, name))
             }
             Type::Path(path_type) => {
                 let origin = types.scopes.resolve(module, &segments(&path_type.path));
@@ -365,8 +351,7 @@ impl World {
 
     /// Whether a trait of this file has the supertrait `Quantizable`.
     fn is_tree(&self, types: &Types, module: &[String], name: &str) -> bool {
-        let declared = types.declared.get(&(module.to_vec(), name.to_owned()));
-        let traits = declared.into_iter().flatten();
+        let traits = types.declared.get(&(module.to_vec(), name.to_owned())).into_iter().flatten();
         let mut traits = traits.filter_map(|one| get!(&one.item, syn::Item::Trait));
         traits.any(|item| bounds(&item.supertraits).any(|bound| bound == "Quantizable"))
     }
@@ -379,26 +364,20 @@ impl World {
         origin: &Origin,
     ) -> bool {
         match origin {
-            Origin::Local(at, name) => {
-                let place = (types.id, at.clone(), name.clone());
-                let declared = types.declared.get(&(at.clone(), name.clone()));
-                let multiplies = types.multiplied.contains(&(at.clone(), name.clone()));
-                self.visit(search, place, |search| {
-                    search.tensors && multiplies
-                        || declared.into_iter().flatten().any(|one| {
-                            let mut fields = one.fields.iter().filter(|field| !one.is_given(field));
-                            fields.any(|it| self.search(search, (path, types), at, &it.ty))
-                        })
-                })
-            }
+            Origin::Local(key) => self.visit(search, (types.id, key.clone()), |search| {
+                let mut declared = types.declared.get(key).into_iter().flatten();
+                search.tensors && types.multiplied.contains(key)
+                    || declared.any(|one| {
+                        let mut fields = one.fields.iter().filter(|field| !one.is_given(field));
+                        fields.any(|it| self.search(search, (path, types), &key.0, &it.ty))
+                    })
+            }),
             Origin::Crate(segments) => {
                 let found = self.find(path, module, segments);
                 let found = found.and_then(|(file, name)| Some((self.types(&file)?, file, name)));
-                let Some((types, file, name)) = found else {
-                    return false;
-                };
+                let Some((types, file, name)) = found else { return false };
                 // The place of a re-export, so that it cannot clash with a declaration.
-                let passed = (types.id, vec!["use".to_owned()], name.clone());
+                let passed = (types.id, (vec!["use".to_owned()], name.clone()));
                 let origin = types.scopes.resolve(&[], &[name]);
                 origin.layer().is_some()
                     || self.visit(search, passed, |search| {
@@ -421,9 +400,7 @@ impl World {
         for _ in 0..8 {
             let types = self.types(&file)?;
             match types.scopes.resolve(&[], &[name.clone()]) {
-                Origin::Local(at, name) => {
-                    return Some((file, types.declared.get(&(at, name))?.clone()));
-                }
+                Origin::Local(key) => return Some((file, types.declared.get(&key)?.clone())),
                 Origin::Crate(segments) => (file, name) = self.find(&file, &[], &segments)?,
                 _ => return None,
             }
@@ -533,10 +510,7 @@ fn is_unlike_candles(signature: &syn::Signature) -> bool {
     ];
     let mut known = known.iter().filter(|(name, ..)| signature.ident == name);
     known.any(|(_, inputs, result)| {
-        let makes = match &signature.output {
-            syn::ReturnType::Type(_, ty) => is_or_holds(ty, result),
-            syn::ReturnType::Default => false,
-        };
+        let makes = output(signature).is_some_and(|ty| is_or_holds(ty, result));
         signature.inputs.len() != *inputs || !makes
     })
 }

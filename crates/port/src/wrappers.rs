@@ -2,9 +2,10 @@
 
 use std::ops::Range;
 
-use syn::{Expr, Fields, Item, ReturnType};
+use syn::{Expr, Fields, Item};
 
 use super::draft::Draft;
+use super::functions::output;
 use super::syntax::{exactly, get, is_ok, variable};
 use super::table::list;
 use super::types::{is_impl_of, last_name, named};
@@ -29,18 +30,16 @@ pub fn rewrite(unit: &Unit<'_>, draft: &mut Draft) {
                 declared
             }
             Item::Impl(block) if is_impl_of(item, "Linear") => {
-                let of_trait = block.trait_.as_ref();
-                let module = of_trait.is_some_and(|(path, _)| path.is_ident("Module"));
+                let module = block.trait_.as_ref().is_some_and(|(path, _)| path.is_ident("Module"));
                 if !module || !is_product(unit, block) {
                     return;
                 }
                 true
             }
             Item::Fn(item) if LOADERS.iter().any(|name| item.sig.ident == name) => {
-                let ReturnType::Type(_, ty) = &item.sig.output else {
-                    return;
-                };
-                if !unit.source.slice(&**ty).contains("Linear") || !is_loader(unit, item) {
+                let is_linear =
+                    output(&item.sig).is_some_and(|ty| unit.source.slice(ty).contains("Linear"));
+                if !is_linear || !is_loader(unit, item) {
                     return;
                 }
                 names.extend(LOADERS.iter().filter(|name| item.sig.ident == name));
@@ -65,9 +64,7 @@ pub fn rewrite(unit: &Unit<'_>, draft: &mut Draft) {
 
 /// `struct Linear { weight: Tensor, bias: Option<Tensor>, span: tracing::Span }`, or part of it.
 fn is_layer(unit: &Unit<'_>, item: &syn::ItemStruct) -> bool {
-    let Fields::Named(fields) = &item.fields else {
-        return false;
-    };
+    let Fields::Named(fields) = &item.fields else { return false };
     let known = |field: &syn::Field| {
         let name = field.ident.as_ref().map(ToString::to_string);
         let ty = unit.source.slice(&field.ty).replace(' ', "");
@@ -105,9 +102,7 @@ fn is_loader(unit: &Unit<'_>, item: &syn::ItemFn) -> bool {
         Some((variable(&input.pat)?, last_name(&input.ty)?))
     });
     let inputs = inputs.collect::<Option<Vec<_>>>().and_then(exactly);
-    let Some([(d1, a), (d2, b), (_, vb)]) = inputs else {
-        return false;
-    };
+    let Some([(d1, a), (d2, b), (_, vb)]) = inputs else { return false };
     let text = unit.source.slice(&*item.block);
     let bias = item.sig.ident != "linear" || text.contains("\"bias\"");
     let shape = format!("({d2}, {d1})");

@@ -5,7 +5,9 @@ use std::collections::BTreeMap;
 use syn::Expr;
 
 use crate::facts::{DEPTH, Facts};
-use crate::syntax::{axes, called, choice, guard, ident, method, strip, value, without, words};
+use crate::syntax::{
+    Choice, axes, called, choice, guard, ident, method, strip, value, without, words,
+};
 
 /// Methods that change only a mask's shape or layout.
 const SHAPED: &[&str] = &["broadcast_as", "broadcast_left", "contiguous"];
@@ -25,7 +27,6 @@ pub struct Scores {
     pub wide: bool,
     /// The dtype to which the probabilities are cast.
     pub cast: Option<Cast>,
-    /// The guards of tracing spans.
     pub guards: Vec<String>,
     /// The first three of `[batch, heads, queries, keys]`, if scores of rank 3 are brought to that
     /// shape.
@@ -106,7 +107,7 @@ pub struct ScoreContext<'u> {
 /// An expression of type `&Tensor` for an expression of type `Tensor` or `&Tensor`.
 pub fn borrow(facts: &Facts<'_>, expr: &Expr) -> String {
     let inner = unreferenced(without(expr, &["contiguous"]));
-    let text = facts.unit.source.slice(inner);
+    let text = facts.text(inner);
     match inner {
         Expr::Path(_) if facts.unit.is_borrowed_path(inner) || facts.is_reference(inner) => {
             text.to_owned()
@@ -125,11 +126,7 @@ fn unreferenced(expr: &Expr) -> &Expr {
 
 impl ScoreContext<'_> {
     fn text(&self, expr: &Expr) -> String {
-        self.facts.unit.source.slice(expr).to_owned()
-    }
-
-    pub fn borrow(&self, expr: &Expr) -> String {
-        borrow(&self.facts, expr)
+        self.facts.text(expr).to_owned()
     }
 
     /// The keys, if `expr` is their transposed view.
@@ -143,7 +140,7 @@ impl ScoreContext<'_> {
                 _ => false,
             };
             if last_two {
-                return self.borrow(&call.receiver);
+                return borrow(&self.facts, &call.receiver);
             }
         }
         format!("&{}.t()?", self.text(unreferenced(inner)))
@@ -169,7 +166,7 @@ impl ScoreContext<'_> {
         let (last, guards) = value(block)?;
         let mut scores = self.eval(last)?;
         for stmt in guards {
-            let text = guard(stmt).then(|| self.facts.unit.source.slice(stmt))?;
+            let text = guard(stmt).then(|| self.facts.text(stmt))?;
             scores.guards.push(text.to_owned());
         }
         Some(scores)
@@ -182,7 +179,7 @@ impl ScoreContext<'_> {
             ("contiguous", []) => self.eval(&call.receiver),
             ("matmul", [k]) if self.mentions(&call.receiver) || self.mentions(k) => None,
             ("matmul", [k]) => Some(Scores {
-                q: self.borrow(&call.receiver),
+                q: borrow(&self.facts, &call.receiver),
                 k: self.keys(k),
                 reads: self.reads([&*call.receiver, k]),
                 ..Scores::default()
@@ -321,7 +318,7 @@ impl ScoreContext<'_> {
             return None;
         }
         match inner {
-            Expr::Path(_) if matches!(expr, Expr::Reference(_)) => Some(self.borrow(expr)),
+            Expr::Path(_) if matches!(expr, Expr::Reference(_)) => Some(borrow(&self.facts, expr)),
             // A variable that is passed to a method that takes `&Tensor` is a `&Tensor`.
             Expr::Path(_) => Some(self.text(inner)),
             Expr::Field(_) | Expr::Try(_) | Expr::Paren(_) => {
@@ -349,33 +346,26 @@ impl ScoreContext<'_> {
 
     /// Whether an expression mentions the scores.
     pub fn mentions(&self, expr: &Expr) -> bool {
-        let Some((name, _)) = &self.current else {
-            return false;
-        };
+        let Some((name, _)) = &self.current else { return false };
         words(&self.text(expr)).any(|word| word == name)
     }
 
     fn reads<'x>(&self, exprs: impl IntoIterator<Item = &'x Expr>) -> Vec<String> {
-        let texts = exprs.into_iter().map(|expr| self.facts.unit.source.slice(expr));
+        let texts = exprs.into_iter().map(|expr| self.facts.text(expr));
         texts.flat_map(words).map(str::to_owned).collect()
     }
 
     /// `match mask { None => scores, Some(mask) => scores + mask }`.
     fn choice(&self, expr: &Expr) -> Option<Scores> {
-        let choice = choice(expr)?;
-        let plain = self.eval(choice.none)?;
-        self.optional(choice.option, &choice.name, plain, choice.some.only()?)
-    }
-
-    fn optional(&self, option: &Expr, name: &str, plain: Scores, some: &Expr) -> Option<Scores> {
-        let scores = self.eval(some)?;
+        let Choice { option, name, some, none } = choice(expr)?;
+        let (plain, scores) = (self.eval(none)?, self.eval(some.only()?)?);
         if plain.scale != scores.scale || plain.wide != scores.wide || plain.soft || scores.soft {
             return None;
         }
         let option = self.option(option)?;
         let is_name = |text: &str| text.trim_start_matches('&') == name;
         // The operations that the mask adds.
-        let added = plain.with(Mask::Add(name.to_owned())) == Some(scores.mask.clone());
+        let added = plain.with(Mask::Add(name.clone())) == Some(scores.mask.clone());
         let is_first = plain.mask == Mask::None;
         let plain = Scores { shape: scores.shape.clone(), keys: scores.keys.clone(), ..plain };
         let mask = match &scores.mask {
@@ -394,7 +384,7 @@ impl ScoreContext<'_> {
             return owned.then(|| format!("{name}.as_ref()"));
         }
         let ty = self.facts.type_of_parameter(&name)?;
-        match self.facts.unit.source.slice(ty).replace(' ', "").as_str() {
+        match self.facts.text(ty).replace(' ', "").as_str() {
             "Option<&Tensor>" => Some(name),
             "Option<Tensor>" | "&Option<Tensor>" => Some(format!("{name}.as_ref()")),
             _ => None,

@@ -5,11 +5,24 @@ use std::ops::Range;
 use syn::{Expr, Stmt};
 
 use super::chain::{Cast, Mask, Scores, borrow};
-use super::found::{FoundAttention, Removed};
 use crate::draft::Draft;
 use crate::facts::Facts;
 use crate::source::Source;
 use crate::table::Home;
+
+/// The statements to remove, and the text that replaces each.
+type Removed = Vec<(Range<usize>, Option<String>)>;
+
+/// Attention in a block.
+pub struct FoundAttention<'a> {
+    pub scores: Scores,
+    pub removed: Removed,
+    /// The product with the values, and its statement.
+    pub product: &'a Expr,
+    pub values: &'a Expr,
+    pub last: &'a Stmt,
+    pub ranks: Vec<usize>,
+}
 
 /// Writes the call in place of the last product, and removes the statements that led to it.
 pub fn write(facts: &Facts<'_>, draft: &mut Draft, ops: &str, found: FoundAttention<'_>) {
@@ -31,7 +44,7 @@ pub fn write(facts: &Facts<'_>, draft: &mut Draft, ops: &str, found: FoundAttent
         is_four,
         indent: source.indent(product_range.start),
         column: product_range.start - source.line_start(product_range.start),
-        newline: source.newline(),
+        newline: source.newline,
     };
     let text = call.text();
     let text = match product {
@@ -71,7 +84,7 @@ fn guarded(
         return call;
     }
     let range = source.range(product);
-    let (indent, newline) = (source.indent(range.start), source.newline());
+    let (indent, newline) = (source.indent(range.start), source.newline);
     let is_init = matches!(last, Stmt::Local(local) if local.init.as_ref()
         .is_some_and(|init| source.range(&*init.expr) == range));
     if !is_init {
@@ -82,8 +95,7 @@ fn guarded(
         return call;
     }
     let inner = format!("{newline}{indent}    ");
-    let lines = guards.iter().map(|guard| format!("{inner}{guard}"));
-    let lines: String = lines.collect();
+    let lines: String = guards.iter().map(|guard| format!("{inner}{guard}")).collect();
     let shifted = call.replace(newline, &format!("{newline}    "));
     format!("{{{lines}{inner}{shifted}{newline}{indent}}}")
 }

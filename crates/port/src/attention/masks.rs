@@ -1,9 +1,15 @@
-//! Statements that apply a mask to scores.
+//! Statements that apply a mask to scores, or a scale to queries.
 
-use syn::{Expr, Stmt};
+use std::ops::Range;
 
-use super::chain::{Mask, ScoreContext, Scores};
-use crate::syntax::{assigned, condition, exactly, get, ident, is, method, only, some_name, value};
+use syn::{Block, Expr, Stmt};
+
+use super::chain::{Mask, ScoreContext, Scores, borrow};
+use crate::facts::{DEPTH, Facts};
+use crate::syntax::{
+    assigned, binds, condition, exactly, get, ident, is, mentions, method, only, some_name, strip,
+    value, words,
+};
 
 /// The mask and its source in `let mask = mask.broadcast_as(scores.shape())?;`.
 pub fn broadcast_mask(context: &ScoreContext<'_>, stmt: &Stmt) -> Option<(String, String)> {
@@ -11,7 +17,8 @@ pub fn broadcast_mask(context: &ScoreContext<'_>, stmt: &Stmt) -> Option<(String
     let call = method(expr)?;
     let by_scores =
         call.method == "broadcast_as" && call.args.iter().any(|arg| context.mentions(arg));
-    (by_scores && !context.mentions(&call.receiver)).then(|| (name, context.borrow(&call.receiver)))
+    (by_scores && !context.mentions(&call.receiver))
+        .then(|| (name, borrow(&context.facts, &call.receiver)))
 }
 
 /// `let scores = if first { scores } else { let mask = ..; masked_fill(&scores, &mask, -inf)? };`
@@ -57,15 +64,11 @@ pub fn excluded_later(context: &ScoreContext<'_>, stmt: &Stmt) -> Option<(Scores
 /// `if let Some(mask) = mask { let mask = ..; scores = scores.broadcast_add(&mask)? }`
 pub fn added_maybe(context: &ScoreContext<'_>, stmt: &Stmt) -> Option<(Scores, Option<String>)> {
     let (name, scores) = context.current.as_ref()?;
-    let Stmt::Expr(Expr::If(choice), _) = stmt else {
-        return None;
-    };
+    let Stmt::Expr(Expr::If(choice), _) = stmt else { return None };
     let bound = condition(choice)?;
     let given = some_name(&bound.pat)?;
     let (last, before) = choice.then_branch.stmts.split_last()?;
-    let Stmt::Expr(Expr::Assign(last), _) = last else {
-        return None;
-    };
+    let Stmt::Expr(Expr::Assign(last), _) = last else { return None };
     let call = method(&last.right)?;
     let mask = ident(call.args.first()?)?;
     let is_first = scores.mask == Mask::None;
@@ -84,7 +87,7 @@ pub fn added_maybe(context: &ScoreContext<'_>, stmt: &Stmt) -> Option<(Scores, O
         [value] if is_first => {
             let (name, value) = assigned(value)?;
             let Expr::Try(value) = value else { return None };
-            let value = context.facts.unit.source.slice(&*value.expr);
+            let value = context.facts.text(&*value.expr);
             if name != mask || value.contains('?') || value.contains('|') {
                 return None;
             }
@@ -96,4 +99,48 @@ pub fn added_maybe(context: &ScoreContext<'_>, stmt: &Stmt) -> Option<(Scores, O
     scores.reads.push(mask);
     scores.reads.push(given);
     Some((scores, text))
+}
+
+/// Moves `let q = (q * factor)?;` into the scores whose product is in the statements `first` to
+/// `last`, if nothing else reads that `q`. Returns the statement to remove.
+pub fn scale_of_queries(
+    facts: &Facts<'_>,
+    block: &Block,
+    (first, last): (usize, usize),
+    scores: &mut Scores,
+) -> Option<Range<usize>> {
+    let source = facts.unit.source;
+    let name = scores.q.trim_start_matches('&').to_owned();
+    let gives = |stmt: &Stmt| assigned(stmt).is_some_and(|(given, _)| given == name);
+    let at = block.stmts[..first].iter().rposition(gives)?;
+    let stmt = &block.stmts[at];
+    let (_, init) = assigned(stmt)?;
+    let product = get!(strip(init), Expr::Binary)?;
+    let op = match product.op {
+        syn::BinOp::Mul(_) => '*',
+        syn::BinOp::Div(_) => '/',
+        _ => return None,
+    };
+    let (queries, factor) = (&*product.left, source.slice(&*product.right));
+    let is_plain = matches!(strip(queries), Expr::Path(_)) && matches!(stmt, Stmt::Local(_));
+    if !is_plain || !facts.is_number(&product.right, DEPTH) || source.slice(stmt).contains("//") {
+        return None;
+    }
+    let reads = block.stmts[at + 1..].iter();
+    let reads: usize = reads.map(|stmt| mentions(source.slice(stmt), &name)).sum();
+    let between = &block.stmts[at + 1..last];
+    let is_bound = |word: &str| {
+        let binds_it = |stmt: &Stmt| match stmt {
+            Stmt::Local(local) => binds(&local.pat, word),
+            stmt => assigned(stmt).is_some_and(|(given, _)| given == word),
+        };
+        between.iter().any(binds_it)
+    };
+    let text = source.slice(queries);
+    if reads != 1 || words(factor).chain(words(text)).any(is_bound) {
+        return None;
+    }
+    scores.q = facts.borrowed(queries);
+    scores.scale.insert(0, (op, factor.to_owned()));
+    Some(source.range(stmt))
 }

@@ -1,10 +1,8 @@
 //! Rewrites attention that is written out as `ops::scaled_dot_product_attention`.
 
 mod chain;
-pub mod found;
 pub mod fused;
 mod masks;
-mod scale;
 
 use std::collections::BTreeMap;
 
@@ -17,10 +15,10 @@ use crate::names::Modules;
 use crate::syntax::{assigned, assigns, binds, ends_with, exactly, get, is, mentions, method};
 use crate::table::Home;
 use crate::unit::Unit;
-use crate::walk::{Tree, exprs};
+use crate::walk::{Tree, calls, exprs, method_calls};
 use chain::{ScoreContext, Scores};
-use found::{FoundAttention, Removed};
-use masks::{added_maybe, broadcast_mask, excluded_later};
+use fused::FoundAttention;
+use masks::{added_maybe, broadcast_mask, excluded_later, scale_of_queries};
 
 /// Rewrites attention where that is certain, and lists the rest.
 pub fn rewrite(unit: &Unit<'_>, draft: &mut Draft, modules: &Modules) {
@@ -31,8 +29,8 @@ pub fn rewrite(unit: &Unit<'_>, draft: &mut Draft, modules: &Modules) {
 
 fn rewrite_in(facts: Facts<'_>, draft: &mut Draft, ops: &str) {
     let (unit, block) = (facts.unit, facts.function.block);
-    let softmaxes = exprs(block).filter_map(|expr| {
-        let path = get!(&*get!(expr, Expr::Call)?.func, Expr::Path)?;
+    let softmaxes = calls(block).filter_map(|call| {
+        let path = get!(&*call.func, Expr::Path)?;
         is_softmax(&path.path).then(|| unit.source.start(path))
     });
     let softmaxes: Vec<_> = softmaxes.collect();
@@ -59,10 +57,8 @@ fn is_softmax(path: &syn::Path) -> bool {
     ends_with(path, "softmax") || ends_with(path, "softmax_last_dim")
 }
 
-/// All calls of `matmul`.
 fn products<T: Tree>(tree: &T) -> impl Iterator<Item = &ExprMethodCall> {
-    let calls = exprs(tree).filter_map(|expr| get!(expr, Expr::MethodCall));
-    calls.filter(|call| call.method == "matmul")
+    method_calls(tree).filter(|call| call.method == "matmul")
 }
 
 fn in_block<'a>(facts: &Facts<'a>, block: &'a Block) -> Option<FoundAttention<'a>> {
@@ -71,13 +67,17 @@ fn in_block<'a>(facts: &Facts<'a>, block: &'a Block) -> Option<FoundAttention<'a
     let mut ranks = Vec::new();
     let mut first = None;
     for (index, stmt) in block.stmts.iter().enumerate() {
-        let text = facts.unit.source.slice(stmt);
-        let range = facts.unit.source.range(stmt);
+        let text = facts.text(stmt);
+        let range = facts.range(stmt);
         if let Some(last) = product(&context, stmt) {
-            let scores = used_up(facts, &context, (block, index), last)?;
-            let first = first.unwrap_or(index);
-            let place = (block, first, index);
-            return Some(found(facts, place, (scores, last), removed, ranks));
+            let mut scores = used_up(facts, &context, (block, index), last)?;
+            let (product, values) = last;
+            ranks.extend(operand_ranks(facts, product));
+            let place = (first.unwrap_or(index), index);
+            if let Some(scaled) = scale_of_queries(facts, block, place, &mut scores) {
+                removed.insert(0, (scaled, None));
+            }
+            return Some(FoundAttention { scores, removed, product, values, last: stmt, ranks });
         }
         let bound = assigned(stmt).and_then(|(name, expr)| Some((name, context.eval(expr)?, expr)));
         if let Some((name, scores, expr)) = bound {
@@ -94,9 +94,7 @@ fn in_block<'a>(facts: &Facts<'a>, block: &'a Block) -> Option<FoundAttention<'a
             removed.push((range, None));
             continue;
         }
-        let Some((name, scores)) = context.current.clone() else {
-            continue;
-        };
+        let Some((name, scores)) = context.current.clone() else { continue };
         if let Some((mask, original)) = broadcast_mask(&context, stmt) {
             context.masks.insert(mask, original);
             removed.push((range, None));
@@ -128,33 +126,17 @@ fn used_up(
 ) -> Option<Scores> {
     let stmt = &block.stmts[index];
     let scores = context.eval(&method(product)?.receiver)?;
-    let text = |node: &Expr| facts.unit.source.slice(node);
+    let text = |node: &Expr| facts.text(node);
     if let Some((name, _)) = &context.current {
-        let outside = mentions(facts.unit.source.slice(stmt), name)
+        let outside = mentions(facts.text(stmt), name)
             > mentions(text(product), name) + usize::from(assigns(stmt, name));
         let inside = mentions(text(values), name) > 0;
         if outside || inside || is_read_later(facts, block, index, name) {
             return None;
         }
     }
-    let mut masks = context.masks.keys();
-    let is_read = masks.any(|mask| is_read_later(facts, block, index, mask));
+    let is_read = context.masks.keys().any(|mask| is_read_later(facts, block, index, mask));
     (!is_read).then_some(scores)
-}
-
-/// The attention from one statement of a block to another, which has the last product.
-fn found<'a>(
-    facts: &Facts<'a>,
-    (block, first, index): (&'a Block, usize, usize),
-    (mut scores, (product, values)): (Scores, (&'a Expr, &'a Expr)),
-    mut removed: Removed,
-    mut ranks: Vec<usize>,
-) -> FoundAttention<'a> {
-    ranks.extend(operand_ranks(facts, product));
-    if let Some(scaled) = scale::of_queries(facts, block, (first, index), &mut scores) {
-        removed.insert(0, (scaled, None));
-    }
-    FoundAttention { scores, removed, product, values, last: &block.stmts[index], ranks }
 }
 
 /// The ranks of a product's operands.
@@ -177,7 +159,7 @@ fn is_read_later(facts: &Facts<'_>, block: &Block, index: usize, name: &str) -> 
         return false;
     }
     for later in &block.stmts[index + 1..] {
-        if mentions(facts.unit.source.slice(later), name) > usize::from(assigns(later, name)) {
+        if mentions(facts.text(later), name) > usize::from(assigns(later, name)) {
             return true;
         }
         if assigns(later, name) {

@@ -43,7 +43,7 @@ pub fn declaration(holder: &Holder<'_>, layers: &Layers, nn: &str) -> Option<Rep
 /// Rewrites the constructors: the layer is built from the values of the tensors.
 pub fn literals(holder: &Holder<'_>, layers: &Layers, nn: &str) -> Option<Replacements> {
     let (unit, source) = (holder.unit, holder.unit.source);
-    let literals = unit.built.literals(&key(holder.declared))?;
+    let literals = unit.built.literals.get(&key(holder.declared))?;
     if holder.is_tuple() {
         return tuples(holder, literals, layers, nn);
     }

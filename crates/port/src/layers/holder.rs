@@ -92,8 +92,7 @@ pub struct Layer {
 
 /// The fields of a struct with their names, or with their numbers.
 pub fn named(fields: &StructFields) -> impl Iterator<Item = (String, &syn::Field)> {
-    let numbered = fields.iter().enumerate();
-    numbered.map(|(at, field)| (name_of(field, at), field))
+    fields.iter().enumerate().map(|(at, field)| (name_of(field, at), field))
 }
 
 impl<'h> Holder<'h> {
@@ -121,6 +120,7 @@ impl<'h> Holder<'h> {
         let is_method = |Facts { function, .. }: &Facts<'_>| {
             function.module == declared.module && function.owner.as_ref() == Some(&declared.name)
         };
+        let scope = unit.types.scopes.modules.get(&declared.module);
         let any = !single.is_empty() || !stacks.is_empty();
         (any && !is_codebook(&declared.name)).then(|| Self {
             unit,
@@ -128,7 +128,7 @@ impl<'h> Holder<'h> {
             fields,
             methods: facts::all(unit).filter(is_method).collect(),
             tensors: Tensors { single, stacks, options: of_type("Option<Tensor>") },
-            has_module: false,
+            has_module: scope.is_some_and(|scope| scope.bindings.contains_key("Module")),
         })
     }
 
@@ -142,8 +142,7 @@ impl<'h> Holder<'h> {
 
     /// The name of the layer that holds a weight.
     pub fn name(&self, weight: &str) -> Option<String> {
-        let ends = ["_weight", "_kernel", "_w"];
-        let stem = ends.iter().find_map(|end| weight.strip_suffix(end));
+        let stem = ["_weight", "_kernel", "_w"].iter().find_map(|end| weight.strip_suffix(end));
         let names = match weight {
             "weight" | "kernel" | "w" => vec!["inner", "linear", "projection"],
             _ => stem.into_iter().chain([weight]).collect(),
@@ -157,8 +156,7 @@ impl ProductPlan {
     /// Whether a range is removed or rewritten.
     pub fn is_done(&self, range: &Range<usize>) -> bool {
         let products = self.products.iter().map(FoundProduct::rewritten);
-        let mut all = products.chain(self.gone.iter().cloned());
-        all.any(|outer| is_inside(range, &outer))
+        products.chain(self.gone.iter().cloned()).any(|outer| is_inside(range, &outer))
     }
 
     /// Whether a variable is read in the part of a range that stays.

@@ -32,36 +32,22 @@ pub fn rewrite(unit: &Unit<'_>, draft: &mut Draft, modules: &Modules) -> BTreeSe
         if unit.source.is_kept(at) || draft.edits.is_rewritten(at) {
             continue;
         }
-        let Some(holder) = Holder::new(unit, one) else {
-            continue;
-        };
+        let Some(holder) = Holder::new(unit, one) else { continue };
         let nn = modules.name(Home::Nn);
-        let scope = unit.types.scopes.scope(&one.module);
-        let holder = Holder {
-            has_module: scope.is_some_and(|scope| scope.bindings.contains_key("Module")),
-            ..holder
-        };
         let with_bias = plan(&holder, true).and_then(|plan| edits(&holder, &plan, nn));
         let changes = with_bias.or_else(|| edits(&holder, &plan(&holder, false)?, nn));
-        let Some(changes) = changes else { continue };
-        for (range, text) in changes.changes {
+        let Some((changes, gone)) = changes else { continue };
+        for (range, text) in changes {
             draft.edits.rewrite(range, text);
         }
-        let gone = changes.gone.into_iter();
-        held.extend(gone.map(|field| (key(one), field)));
+        held.extend(gone.into_iter().map(|field| (key(one), field)));
         draft.need(&one.module, nn, Home::Nn);
     }
     held
 }
 
-/// The changes of a struct, and the removed fields.
-struct Changes {
-    changes: Replacements,
-    gone: Vec<String>,
-}
-
-/// The changes that a plan needs; `None` if they are not certain.
-fn edits(holder: &Holder<'_>, plan: &ProductPlan, nn: &str) -> Option<Changes> {
+/// The changes that a plan needs, and the removed fields; `None` if they are not certain.
+fn edits(holder: &Holder<'_>, plan: &ProductPlan, nn: &str) -> Option<(Replacements, Vec<String>)> {
     let layers = plan.layers(holder)?;
     let source = holder.unit.source;
     let mut changes = Vec::new();
@@ -83,5 +69,5 @@ fn edits(holder: &Holder<'_>, plan: &ProductPlan, nn: &str) -> Option<Changes> {
     changes.extend(literals(holder, &layers, nn)?);
     let biases = layers.values().filter_map(|layer| layer.bias.clone());
     let gone = layers.keys().cloned().chain(biases).collect();
-    Some(Changes { changes, gone })
+    Some((changes, gone))
 }

@@ -10,6 +10,7 @@ use crate::syntax::{
     axes, choice, condition, exactly, get, ident, is_ok, mentions, only, own_member, some_name,
     strip, tail, untyped, value, variable, without,
 };
+use crate::table::list;
 
 /// The byte range of an expression, ignored by comparisons.
 #[derive(Clone, Debug)]
@@ -38,21 +39,9 @@ pub struct Product {
     /// The field that is added.
     pub bias: Option<String>,
     /// The dimensions of the input, if they were flattened to two: `x.reshape((a * b, c))`.
-    flat: bool,
+    pub flat: bool,
     /// The product before the bias was added, as an index into the found products.
     pub before: Option<usize>,
-}
-
-impl Product {
-    /// The product of a variable that holds the found product at this index.
-    pub fn after(self, place: usize) -> Self {
-        Self { before: Some(place), ..self }
-    }
-
-    /// Whether the shape still differs from the input's.
-    pub fn is_flat(&self) -> bool {
-        self.flat
-    }
 }
 
 /// A tensor that may be a weight.
@@ -70,22 +59,9 @@ impl Weight {
 }
 
 /// The methods whose results have a meaning. Other calls are read no further: chains may be long.
-const METHODS: [&str; 15] = [
-    "add",
-    "broadcast_add",
-    "broadcast_left",
-    "broadcast_matmul",
-    "clone",
-    "contiguous",
-    "get",
-    "i",
-    "matmul",
-    "narrow",
-    "reshape",
-    "squeeze",
-    "t",
-    "to_dtype",
-    "transpose",
+const METHODS: &[&str] = list![
+add broadcast_add broadcast_left broadcast_matmul clone contiguous get i matmul narrow reshape
+squeeze t to_dtype transpose
 ];
 
 /// The meaning of an expression.
@@ -153,12 +129,6 @@ impl<'e> ProductContext<'e> {
         }
     }
 
-    fn inner(&self, name: String, value: Meaning) -> Self {
-        let mut inner = self.copy();
-        inner.variables.insert(name, value);
-        inner
-    }
-
     fn copy(&self) -> Self {
         Self { variables: self.variables.clone(), dims: self.dims.clone(), ..*self }
     }
@@ -207,8 +177,7 @@ impl<'e> ProductContext<'e> {
         if self.fields.stacks.contains(&field) {
             return Some(Meaning::Stack(field));
         }
-        let known = self.fields.single.contains(&field);
-        known.then(|| weight(field, None))
+        self.fields.single.contains(&field).then(|| weight(field, None))
     }
 
     /// The field of an expression of type `&Option<Tensor>` or `Option<&Tensor>`.
@@ -230,7 +199,7 @@ impl<'e> ProductContext<'e> {
             Some(_) => None,
             None => {
                 let bare = without(expr, &["contiguous"]);
-                let text = self.facts.unit.source.slice(bare);
+                let text = self.facts.text(bare);
                 let is_other = |(name, value): (&String, &Meaning)| {
                     !matches!(value, Meaning::Input { .. }) && mentions(text, name) > 0
                 };
@@ -249,9 +218,7 @@ impl<'e> ProductContext<'e> {
         if !METHODS.contains(&&*name) {
             return None;
         }
-        let Some(value) = self.eval(&call.receiver) else {
-            return self.flattened(call);
-        };
+        let Some(value) = self.eval(&call.receiver) else { return self.flattened(call) };
         match (value, name.as_str(), args.as_slice()) {
             (Meaning::Weight(weight), name, args) => weight_of(weight, name, args),
             (Meaning::Stack(field), name, args) => self.one(field, name, args),
@@ -272,7 +239,7 @@ impl<'e> ProductContext<'e> {
     }
 
     fn is_text(&self, expr: &Expr, text: &str) -> bool {
-        self.facts.unit.source.slice(expr) == text
+        self.facts.text(expr) == text
     }
 
     fn product(&self, receiver: &Expr, operand: &Expr) -> Option<Meaning> {
@@ -293,7 +260,7 @@ impl<'e> ProductContext<'e> {
 
     /// A selected weight of a stack.
     fn one(&self, field: String, method: &str, args: &[&Expr]) -> Option<Meaning> {
-        let text = |index: &Expr| self.facts.unit.source.slice(index).to_owned();
+        let text = |index: &Expr| self.facts.text(index).to_owned();
         match (method, args) {
             ("get", [index]) => Some(weight(field, Some(text(index)))),
             ("i", [index]) if self.facts.is_given_size(index) => {
@@ -397,10 +364,8 @@ impl<'e> ProductContext<'e> {
 
     fn arms(&self, choice: &syn::ExprMatch) -> Option<Meaning> {
         same(choice.arms.iter().map(|arm| {
-            let dims = names(&arm.pat);
-            let dims = dims.unwrap_or_default();
-            let context = Self { dims, ..self.copy() };
-            context.eval(&arm.body)
+            let dims = names(&arm.pat).unwrap_or_default();
+            Self { dims, ..self.copy() }.eval(&arm.body)
         }))
     }
 
@@ -419,7 +384,8 @@ impl<'e> ProductContext<'e> {
         plain: Option<Meaning>,
         some: &Expr,
     ) -> Option<Meaning> {
-        let context = self.inner(name, Meaning::Bias(bias.to_owned()));
+        let mut context = self.copy();
+        context.variables.insert(name, Meaning::Bias(bias.to_owned()));
         match (plain?, context.eval(some)?) {
             (Meaning::Product(plain), Meaning::Product(some))
                 if plain.bias.is_none()

@@ -83,7 +83,6 @@ struct Reads<'r> {
     holder: &'r Holder<'r>,
     plan: &'r ProductPlan,
     layers: &'r Layers,
-    /// The enclosing module.
     module: Module,
     /// Whether the code is in an `impl` of the struct.
     in_impl: bool,
@@ -106,10 +105,8 @@ impl Reads<'_> {
             let is_plain = !layer.turned && !layer.is_list;
             return is_plain.then(|| format!("self.{}.weight()", layer.name));
         }
-        let mut layers = self.layers.values();
-        let layer = layers.find(|layer| layer.bias.as_deref() == Some(field))?;
-        let mut options = self.holder.tensors.options.iter();
-        let is_option = options.any(|option| option == field);
+        let layer = self.layers.values().find(|layer| layer.bias.as_deref() == Some(field))?;
+        let is_option = self.holder.tensors.options.iter().any(|option| option == field);
         is_option.then(|| format!("self.{}.bias()", layer.name))
     }
 
@@ -150,9 +147,7 @@ impl Reads<'_> {
     /// Handles a matched value, which may be an option of a reference or a reference to an option.
     fn matched(&mut self, expr: &Expr) {
         let whole = self.holder.unit.source.range(expr);
-        let Expr::Reference(reference) = expr else {
-            return self.visit_expr(expr);
-        };
+        let Expr::Reference(reference) = expr else { return self.visit_expr(expr) };
         if !self.read(&reference.expr, whole, "") {
             self.visit_expr(expr);
         }
@@ -168,9 +163,8 @@ impl<'a> Visit<'a> for Reads<'_> {
 
     fn visit_item_impl(&mut self, item: &'a syn::ItemImpl) {
         let Holder { unit, declared, .. } = self.holder;
-        let (module, name) = key(declared);
-        self.in_impl =
-            unit.origin(&self.module, &item.self_ty) == Some(Origin::Local(module, name));
+        let origin = unit.origin(&self.module, &item.self_ty);
+        self.in_impl = origin == Some(Origin::Local(key(declared)));
         visit::visit_item_impl(self, item);
         self.in_impl = false;
     }
@@ -185,9 +179,7 @@ impl<'a> Visit<'a> for Reads<'_> {
     fn visit_expr_if(&mut self, choice: &'a syn::ExprIf) {
         let condition = self.holder.unit.source.slice(&*choice.cond);
         self.visit_expr(&choice.cond);
-        self.branch(is_gpu(condition), |branch| {
-            branch.visit_block(&choice.then_branch);
-        });
+        self.branch(is_gpu(condition), |branch| branch.visit_block(&choice.then_branch));
         if let Some((_, other)) = &choice.else_branch {
             self.branch(is_cpu(condition), |branch| branch.visit_expr(other));
         }

@@ -58,7 +58,7 @@ struct ProductSearch<'e> {
 
 impl ProductSearch<'_> {
     fn range(&self, node: &impl Extent) -> Range<usize> {
-        self.context.facts.unit.source.range(node)
+        self.context.facts.range(node)
     }
 
     fn block(&mut self, block: &Block) {
@@ -106,12 +106,8 @@ impl ProductSearch<'_> {
         stmt: &Range<usize>,
         rest: &Range<usize>,
     ) {
-        let Some(part) = self.plan.products[place].product.before else {
-            return;
-        };
-        let Some((name, binding)) = self.plan.products[part].bound.clone() else {
-            return;
-        };
+        let Some(part) = self.plan.products[place].product.before else { return };
+        let Some((name, binding)) = self.plan.products[part].bound.clone() else { return };
         let between = binding.end..stmt.start.max(binding.end);
         self.plan.variables.push((name.clone(), between));
         if !values.iter().any(|(bound, _)| *bound == name) {
@@ -121,16 +117,12 @@ impl ProductSearch<'_> {
 
     /// Binds a variable that holds a product from here on.
     fn bind(&mut self, name: String, value: Meaning, stmt: &Range<usize>) {
-        let Meaning::Product(product) = value else {
-            return;
-        };
+        let Meaning::Product(product) = value else { return };
         // The outermost product of a statement comes first.
         let in_stmt = |found: &FoundProduct| is_inside(&found.range, stmt);
-        let Some(last) = self.plan.products.iter().position(in_stmt) else {
-            return;
-        };
+        let Some(last) = self.plan.products.iter().position(in_stmt) else { return };
         self.plan.products[last].bound = Some((name.clone(), stmt.clone()));
-        let product = product.after(last);
+        let product = Product { before: Some(last), ..product };
         self.context.variables.insert(name, Meaning::Product(product));
     }
 
@@ -189,10 +181,8 @@ impl ProductSearch<'_> {
         if within.is_some_and(|within| !is_inside(&range, within)) {
             return false;
         }
-        let Some(Meaning::Product(product)) = self.context.eval(expr) else {
-            return false;
-        };
-        if product.is_flat() {
+        let Some(Meaning::Product(product)) = self.context.eval(expr) else { return false };
+        if product.flat {
             return false;
         }
         if let Some(place) = product.before {
@@ -212,8 +202,7 @@ impl ProductSearch<'_> {
         }
         let source = self.context.facts.unit.source;
         let place = product.place.0.clone();
-        let mut chars = source.text[place.clone()].chars();
-        let is_name = chars.all(|c| c.is_alphanumeric() || c == '_');
+        let is_name = source.text[place.clone()].chars().all(|c| c.is_alphanumeric() || c == '_');
         let direct = product.before.is_none() && !is_name && begins_with(source, expr, &place);
         let (range, is_result) = (self.range(expr), is_result(expr));
         self.plan.products.push(FoundProduct {
@@ -238,8 +227,7 @@ impl<'a> Visit<'a> for ProductSearch<'_> {
         if borrowed || !self.found(expr) {
             return visit::visit_expr(self, expr);
         }
-        let last = self.plan.products.last();
-        let input = last.and_then(|found| found.input.clone());
+        let input = self.plan.products.last().and_then(|found| found.input.clone());
         if input.is_some() {
             let outer = std::mem::replace(&mut self.within, input);
             visit::visit_expr(self, expr);

@@ -134,9 +134,7 @@ impl<'a> NormSearch<'a> {
             if draft.edits.is_rewritten(range.start) || self.facts.unit.is_left_out(range.start) {
                 continue;
             }
-            let Some(gone) = self.gone(found) else {
-                continue;
-            };
+            let Some(gone) = self.gone(found) else { continue };
             let ranges = gone.iter().map(|at| source.range(&self.block.stmts[*at]));
             let starts = ranges.clone().map(|range| range.start);
             if starts.chain([range.start]).any(|at| source.is_kept(at)) {
@@ -191,9 +189,7 @@ impl<'a> NormSearch<'a> {
         }
         let bias = bias.as_deref().unwrap_or("None");
         let plain = format!("{ops}::layer_norm({rows}, {weight}, {bias}, {eps})");
-        let Some(residual) = &input.residual else {
-            return plain;
-        };
+        let Some(residual) = &input.residual else { return plain };
         let (option, pattern, term) = (&residual.option, &residual.pattern, &residual.term);
         let sum = format!("{ops}::add_layer_norm({rows}, {term}, {weight}, {bias}, {eps})");
         format!("match {option} {{ {pattern} => {sum}, None => {plain} }}")
@@ -202,9 +198,7 @@ impl<'a> NormSearch<'a> {
     /// Whether a remaining statement reads the variable of a statement.
     fn is_read(&self, at: usize, found: &FoundNorm<'_>, gone: &BTreeSet<usize>) -> bool {
         let source = self.facts.unit.source;
-        let Some((name, _)) = assigned(&self.block.stmts[at]) else {
-            return false;
-        };
+        let Some((name, _)) = assigned(&self.block.stmts[at]) else { return false };
         for (later, stmt) in self.block.stmts.iter().enumerate().skip(at + 1) {
             let binds = usize::from(assigns(stmt, &name));
             let within =
@@ -232,5 +226,5 @@ fn comments(source: &Source<'_>, range: &Range<usize>) -> String {
     let indent = source.indent(range.start);
     let lines = source.text[range.clone()].lines().map(str::trim);
     let comments = lines.filter(|line| line.starts_with("//"));
-    comments.map(|line| format!("{indent}{line}{}", source.newline())).collect()
+    comments.map(|line| format!("{indent}{line}{}", source.newline)).collect()
 }

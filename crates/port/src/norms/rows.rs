@@ -12,7 +12,6 @@ use crate::source::Extent;
 use crate::syntax::{
     exactly, get, ident, is, mentions, method, only, optional, own_field, some_name, strip,
 };
-use crate::unit::Unit;
 
 /// A variable's known value, and the statements that compute it.
 #[derive(Clone, Debug)]
@@ -47,7 +46,6 @@ pub struct Input {
 pub struct Residual {
     pub option: String,
     pub pattern: String,
-    /// The variable of the pattern.
     pub name: String,
     pub term: String,
 }
@@ -105,9 +103,7 @@ impl Norm {
 
     /// Whether the residual's variable shadows a variable that is read beside it.
     pub fn is_hidden(&self) -> bool {
-        let Some(residual) = &self.input.residual else {
-            return false;
-        };
+        let Some(residual) = &self.input.residual else { return false };
         let bias = self.bias.as_deref().unwrap_or_default();
         let others = [&self.input.name, &self.weight, bias, &self.eps];
         others.iter().any(|text| mentions(text, &residual.name) > 0)
@@ -146,16 +142,12 @@ pub struct RowContext<'u> {
 }
 
 impl RowContext<'_> {
-    fn unit(&self) -> &Unit<'_> {
-        self.facts.unit
-    }
-
     fn text(&self, node: &impl Extent) -> &str {
-        self.unit().source.slice(node)
+        self.facts.text(node)
     }
 
     fn rows(&self, name: String, expr: &Expr, residual: Option<Residual>) -> RowValue {
-        let place = ExprPlace(self.unit().source.range(expr));
+        let place = ExprPlace(self.facts.range(expr));
         let input = Input { name, place, residual };
         Norm::new(input).at(Step::Rows)
     }
@@ -316,8 +308,7 @@ impl RowContext<'_> {
             }
             (RowValue::Tensor(norm), syn::BinOp::Add(_)) if norm.step == Step::Variance => {
                 let eps = self.text(right).to_owned();
-                let certain = self.facts.is_number(right, DEPTH);
-                certain.then(|| Norm { eps, ..norm }.at(Step::Shifted))
+                self.facts.is_number(right, DEPTH).then(|| Norm { eps, ..norm }.at(Step::Shifted))
             }
             (RowValue::Dtype(_), syn::BinOp::Ne(_)) => {
                 self.is_f32(right).then_some(RowValue::IsNarrow)
@@ -339,9 +330,7 @@ impl RowContext<'_> {
 
     /// The rows in `if is_narrow { xs.to_dtype(DType::F32)? } else { xs.clone() }`.
     fn widened(&self, choice: &syn::ExprIf, trail: &mut Trail) -> Option<RowValue> {
-        let RowValue::IsNarrow = self.value(&choice.cond, trail)? else {
-            return None;
-        };
+        let RowValue::IsNarrow = self.value(&choice.cond, trail)? else { return None };
         let then = only(&choice.then_branch)?;
         let other = get!(&*choice.else_branch.as_ref()?.1, Expr::Block)?;
         let other = only(&other.block)?;
@@ -376,15 +365,14 @@ impl RowContext<'_> {
     }
 
     fn is_vector_field(&self, owner: &str, field: String) -> bool {
-        let mut vectors = self.vectors.borrow_mut();
-        let known = vectors.entry((owner.to_owned(), field));
-        let (_, field) = known.key().clone();
-        *known.or_insert_with(|| {
+        let is_vector = || {
             let holder = (self.facts.function.module.clone(), owner.to_owned());
-            let ty = self.unit().field(&holder.0, owner, &field);
-            ty.is_some_and(|ty| self.unit().source.slice(ty) == "Tensor")
-                && origin(self.unit(), &holder, &field).1 == Some(1)
-        })
+            let ty = self.facts.field_type(&field);
+            ty.is_some_and(|ty| self.text(ty) == "Tensor")
+                && origin(self.facts.unit, &holder, &field).1 == Some(1)
+        };
+        let mut vectors = self.vectors.borrow_mut();
+        *vectors.entry((owner.to_owned(), field.clone())).or_insert_with(is_vector)
     }
 
     fn is_last(&self, dim: &Expr) -> bool {
