@@ -42,14 +42,7 @@ fn config<C: serde::de::DeserializeOwned>(json: serde_json::Value) -> Result<C> 
 }
 
 mod original_models {
-    use super::{Found, Then, config, run};
-    use crate::random::values;
-    use crate::size::Size;
-    use crate::turns::Run;
-    use candle_core::{DType, Device, IndexOp, Module, Tensor};
-    use candle_nn::VarBuilder;
     use original::models;
-    use serde_json::json;
     macro_rules! quantize {
         ($model:expr, $then:expr) => {{
             let _ = (&mut $model, $then);
@@ -60,14 +53,7 @@ mod original_models {
 }
 
 mod ported_models {
-    use super::{Found, Then, config, run};
-    use crate::random::values;
-    use crate::size::Size;
-    use crate::turns::Run;
-    use candle_core::{DType, Device, IndexOp, Module, Tensor};
-    use candle_nn::VarBuilder;
     use ported::models;
-    use serde_json::json;
     macro_rules! quantize {
         ($model:expr, $then:expr) => {
             super::quantized(&mut $model, $then)?
@@ -111,9 +97,7 @@ fn quantized<M: candle_dynquant::Quantizable>(
         found: swapped + left,
         swapped,
         named: left + report.hidden.len(),
-        accounted: layers
-            .filter_map(|layer| layer.checkpoint_name.clone())
-            .collect(),
+        accounted: layers.filter_map(|layer| layer.checkpoint_name.clone()).collect(),
     }))
 }
 
@@ -162,34 +146,14 @@ fn check(name: &str) -> Result<serde_json::Value> {
     let (vb, asked) = Named::counted();
     let (mut int8, found) = ported_models::build(name, size, vb, Then::Quantize)?;
     let found = found.ok_or_else(|| anyhow::anyhow!("not quantized"))?;
-    let flat = |t: Tensor| t.flatten_all()?.to_dtype(DType::F32)?.to_vec1::<f32>();
-    let (original, float, int8) = (flat(original()?)?, flat(float()?)?, flat(int8()?)?);
-    anyhow::ensure!(
-        original.len() == float.len() && original.len() == int8.len(),
-        "{}, {} and {} values",
-        original.len(),
-        float.len(),
-        int8.len()
-    );
-    let pairs = || original.iter().zip(&float);
-    let difference = pairs().fold(0f32, |max, (a, b)| max.max((a - b).abs()));
-    let largest = original.iter().fold(0f32, |max, a| max.max(a.abs()));
-    let power: f64 = original.iter().map(|a| f64::from(*a).powi(2)).sum();
-    let noise = original
-        .iter()
-        .zip(&int8)
-        .map(|(a, b)| f64::from(a - b).powi(2));
-    let sqnr = 10. * (power / noise.sum::<f64>()).log10();
+    let (difference, largest, sqnr) = random::compared(&original()?, &float()?, &int8()?)?;
     let saved = match saved(name, size, &asked) {
         Ok(same) => json!(same),
         Err(error) => json!(format!("{error:#}").lines().next()),
     };
     let asked = asked.lock().map_err(|_| anyhow::anyhow!("poisoned"))?;
-    let matrices: Vec<_> = asked
-        .iter()
-        .filter(|(_, dims)| dims.len() == 2)
-        .map(|(name, _)| name)
-        .collect();
+    let matrices: Vec<_> =
+        asked.iter().filter(|(_, dims)| dims.len() == 2).map(|(name, _)| name).collect();
     let silent: Vec<_> = matrices
         .iter()
         .filter(|name| {
@@ -259,10 +223,7 @@ fn by_hand(size: &Size) -> Result<Run<'static>> {
     };
     let mut model = Bert::load(&config, false, Named::vb())?;
     candle_dynquant::quantize_dynamic(&mut model, &candle_dynquant::QConfigSpec::int8())?;
-    let batch = Batch {
-        ids: size.ids(size.len)?,
-        mask: size.mask()?.to_dtype(DType::F32)?,
-    };
+    let batch = Batch { ids: size.ids(size.len)?, mask: size.mask()?.to_dtype(DType::F32)? };
     Ok(run(move || model.hidden(&batch)))
 }
 

@@ -1,3 +1,20 @@
+use candle_core::{DType, Device, IndexOp, Module, Tensor};
+use candle_nn::VarBuilder;
+use serde_json::json;
+
+use super::{Found, Then, config, run};
+use crate::random::values;
+use crate::size::Size;
+use crate::turns::Run;
+
+/// Quantizes a loaded model as `then` says: how to run it, and its layers.
+macro_rules! built {
+    ($model:expr, $then:expr, $run:expr) => {{
+        let found = quantize!($model, $then);
+        (run($run), found)
+    }};
+}
+
 /// Builds the model of this name and size and applies `then`: returns how to run it, and its
 /// layers.
 pub fn build(
@@ -6,22 +23,10 @@ pub fn build(
     vb: VarBuilder<'static>,
     then: Then<'_>,
 ) -> anyhow::Result<(Run<'static>, Option<Found>)> {
-    let &Size {
-        hidden,
-        heads,
-        inner,
-        layers,
-        vocab,
-        batch,
-        len,
-        ..
-    } = size;
+    let &Size { hidden, heads, inner, layers, vocab, batch, len, .. } = size;
     let positions = len + 8;
     let ids = size.ids(len)?;
-    let (next, few) = (
-        ids.i((.., ..1))?.contiguous()?,
-        ids.i((.., ..size.few()))?.contiguous()?,
-    );
+    let (next, few) = (ids.i((.., ..1))?.contiguous()?, ids.i((.., ..size.few()))?.contiguous()?);
     let types = ids.zeros_like()?;
     let mask = size.mask()?;
     let is_small = size.is_small();
@@ -38,12 +43,10 @@ pub fn build(
             };
             if is_small {
                 let mut model = models::bert::BertForMaskedLM::load(vb, &config)?;
-                let found = quantize!(model, then);
-                (run(move || model.forward(&ids, &types, Some(&mask))), found)
+                built!(model, then, move || model.forward(&ids, &types, Some(&mask)))
             } else {
                 let mut model = models::bert::BertModel::load(vb, &config)?;
-                let found = quantize!(model, then);
-                (run(move || model.forward(&ids, &types, Some(&mask))), found)
+                built!(model, then, move || model.forward(&ids, &types, Some(&mask)))
             }
         }
         "distilbert" => {
@@ -53,9 +56,8 @@ pub fn build(
                 "initializer_range": 0.02, "pad_token_id": 0, "model_type": "distilbert",
             }))?;
             let mut model = models::distilbert::DistilBertForMaskedLM::load(vb, &config)?;
-            let found = quantize!(model, then);
             let mask = mask.ne(1u32)?.reshape((batch, 1, 1, len))?;
-            (run(move || model.forward(&ids, &mask)), found)
+            built!(model, then, move || model.forward(&ids, &mask))
         }
         "xlm_roberta" => {
             let config = config(json!({
@@ -66,11 +68,7 @@ pub fn build(
                 "max_position_embeddings": positions, "type_vocab_size": 2, "pad_token_id": 1,
             }))?;
             let mut model = models::xlm_roberta::XLMRobertaForMaskedLM::new(&config, vb)?;
-            let found = quantize!(model, then);
-            (
-                run(move || model.forward(&ids, &mask, &types, None, None, None)),
-                found,
-            )
+            built!(model, then, move || model.forward(&ids, &mask, &types, None, None, None))
         }
         "modernbert" => {
             let config = config(json!({
@@ -81,8 +79,7 @@ pub fn build(
                 "local_attention": 16, "local_rope_theta": 10000.0,
             }))?;
             let mut model = models::modernbert::ModernBertForMaskedLM::load(vb, &config)?;
-            let found = quantize!(model, then);
-            (run(move || model.forward(&ids, &mask)), found)
+            built!(model, then, move || model.forward(&ids, &mask))
         }
         "debertav2" => {
             let config = config(json!({
@@ -99,10 +96,7 @@ pub fn build(
             let mut model =
                 models::debertav2::DebertaV2SeqClassificationModel::load(vb, &config, None)?;
             let found = quantize!(model, then);
-            (
-                run(move || model.forward(&ids, None, Some(mask.clone()))),
-                found,
-            )
+            (run(move || model.forward(&ids, None, Some(mask.clone()))), found)
         }
         "t5" => {
             let config = config(json!({
@@ -113,8 +107,7 @@ pub fn build(
                 "eos_token_id": 1, "decoder_start_token_id": 0, "use_cache": false,
             }))?;
             let mut model = models::t5::T5ForConditionalGeneration::load(vb, &config)?;
-            let found = quantize!(model, then);
-            (run(move || model.forward(&ids, &few)), found)
+            built!(model, then, move || model.forward(&ids, &few))
         }
         "marian" => {
             let config = config(json!({
@@ -128,13 +121,11 @@ pub fn build(
                 "share_encoder_decoder_embeddings": true,
             }))?;
             let mut model = models::marian::MTModel::new(&config, vb)?;
-            let found = quantize!(model, then);
-            let both = move || {
+            built!(model, then, move || {
                 model.reset_kv_cache();
                 let xs = model.encoder().forward(&ids, 0)?;
                 model.decode(&few, &xs, 0)
-            };
-            (run(both), found)
+            })
         }
         "whisper" => {
             let frames = if is_small { 32 } else { 1500 };
@@ -145,14 +136,12 @@ pub fn build(
                 "decoder_attention_heads": heads, "decoder_layers": size.whisper_layers(),
             }))?;
             let mut model = models::whisper::model::Whisper::load(&vb, config)?;
-            let found = quantize!(model, then);
             let mel = values("mel", &[batch, 80, 2 * frames])?;
-            let both = move || {
+            built!(model, then, move || {
                 let xs = model.encoder.forward(&mel, true)?;
                 let ys = model.decoder.forward(&few, &xs, true)?;
                 model.decoder.final_linear(&ys)
-            };
-            (run(both), found)
+            })
         }
         "vit" => {
             let side = if is_small { 32 } else { 224 };
@@ -162,16 +151,14 @@ pub fn build(
                 "image_size": side, "patch_size": side / 8, "num_channels": 3, "qkv_bias": true,
             }))?;
             let mut model = models::vit::Model::new(&config, 10, vb)?;
-            let found = quantize!(model, then);
             let image = values("image", &[batch, 3, side, side])?;
-            (run(move || model.forward(&image)), found)
+            built!(model, then, move || model.forward(&image))
         }
         "dinov2" => {
             let side = if is_small { 84 } else { 154 };
             let mut model = models::dinov2::DinoVisionTransformer::new(vb, layers, hidden, heads)?;
-            let found = quantize!(model, then);
             let image = values("image", &[1, 3, side, side])?;
-            (run(move || model.forward(&image)), found)
+            built!(model, then, move || model.forward(&image))
         }
         "clip/text_model" => {
             let config = models::clip::text_model::ClipTextConfig {
@@ -186,8 +173,7 @@ pub fn build(
                 projection_dim: hidden,
             };
             let mut model = models::clip::text_model::ClipTextTransformer::new(vb, &config)?;
-            let found = quantize!(model, then);
-            (run(move || model.forward_with_mask(&ids, len)), found)
+            built!(model, then, move || model.forward_with_mask(&ids, len))
         }
         "openclip/text_model" => {
             let config = models::openclip::text_model::Config {
@@ -202,8 +188,7 @@ pub fn build(
             };
             let new = models::openclip::text_model::OpenClipTextTransformer::new;
             let mut model = new(vb, &config)?;
-            let found = quantize!(model, then);
-            (run(move || model.forward(&ids)), found)
+            built!(model, then, move || model.forward(&ids))
         }
         "siglip" => {
             let config = config(json!({
@@ -212,9 +197,8 @@ pub fn build(
                 "hidden_act": "gelu_pytorch_tanh", "layer_norm_eps": 1e-6,
             }))?;
             let mut model = models::siglip::VisionModel::new(&config, true, vb)?;
-            let found = quantize!(model, then);
             let image = values("image", &[batch, 3, 32, 32])?;
-            (run(move || model.forward(&image)), found)
+            built!(model, then, move || model.forward(&image))
         }
         "clip/vision_model" => {
             let config = models::clip::vision_model::ClipVisionConfig {
@@ -229,18 +213,28 @@ pub fn build(
                 patch_size: 8,
             };
             let mut model = models::clip::vision_model::ClipVisionTransformer::new(vb, &config)?;
-            let found = quantize!(model, then);
             let image = values("image", &[batch, 3, 32, 32])?;
-            (run(move || model.forward(&image)), found)
+            built!(model, then, move || model.forward(&image))
         }
         "segment_anything/image_encoder" => {
             let (side, patch) = if is_small { (64, 8) } else { (256, 16) };
             let mut model = models::segment_anything::image_encoder::ImageEncoderViT::new(
-                side, patch, 3, hidden, layers, heads, 64, true, true, true, 4, &[1], vb,
+                side,
+                patch,
+                3,
+                hidden,
+                layers,
+                heads,
+                64,
+                true,
+                true,
+                true,
+                4,
+                &[1],
+                vb,
             )?;
-            let found = quantize!(model, then);
             let image = values("image", &[1, 3, side, side])?;
-            (run(move || model.forward(&image)), found)
+            built!(model, then, move || model.forward(&image))
         }
         "depth_anything_v2" => {
             // Patches of 14 pixels, four layers whose outputs are read.
@@ -248,22 +242,27 @@ pub fn build(
             let features = if is_small { 32 } else { 64 };
             let channels = [features / 2, features, 2 * features, 4 * features];
             let config = models::depth_anything_v2::DepthAnythingV2Config::new(
-                channels, hidden, features, false, false, vec![0, 1, 2, 3], 14 * patches, patches,
+                channels,
+                hidden,
+                features,
+                false,
+                false,
+                vec![0, 1, 2, 3],
+                14 * patches,
+                patches,
             );
             let new = models::dinov2::DinoVisionTransformer::new;
             let dino = new(vb.pp("pretrained"), layers.max(4), hidden, heads)?;
             let new = models::depth_anything_v2::DepthAnythingV2::new;
             let mut model = new(dino.into(), config, vb)?;
-            let found = quantize!(model, then);
             let image = values("image", &[1, 3, 14 * patches, 14 * patches])?;
-            (run(move || model.forward(&image)), found)
+            built!(model, then, move || model.forward(&image))
         }
         "efficientnet" => {
             let blocks = models::efficientnet::MBConvConfig::b0();
             let mut model = models::efficientnet::EfficientNet::new(vb, blocks, 10)?;
-            let found = quantize!(model, then);
             let image = values("image", &[1, 3, size.side(), size.side()])?;
-            (run(move || model.forward(&image)), found)
+            built!(model, then, move || model.forward(&image))
         }
         "segformer" => {
             let config = config(json!({
@@ -273,24 +272,21 @@ pub fn build(
                 "hidden_act": "gelu", "layer_norm_eps": 1e-6, "decoder_hidden_size": 4 * hidden,
             }))?;
             let mut model = models::segformer::SemanticSegmentationModel::new(&config, 10, vb)?;
-            let found = quantize!(model, then);
             let image = values("image", &[1, 3, size.side(), size.side()])?;
-            (run(move || model.forward(&image)), found)
+            built!(model, then, move || model.forward(&image))
         }
         "segment_anything/tiny_vit" => {
             // Made for 1024 pixels and an end of 320, 448 or 576 channels.
             let (dims, heads, windows) = ([16, 32, 32, 320], [1, 2, 2, 10], [7, 7, 14, 7]);
             let new = models::segment_anything::tiny_vit::TinyViT::new;
             let mut model = new(&dims, &[1; 4], &heads, &windows, 10, vb)?;
-            let found = quantize!(model, then);
             let image = values("image", &[1, 3, 1024, 1024])?;
-            (run(move || model.forward(&image)), found)
+            built!(model, then, move || model.forward(&image))
         }
         "wuerstchen/paella_vq" => {
             let mut model = models::wuerstchen::paella_vq::PaellaVQ::new(vb)?;
-            let found = quantize!(model, then);
             let image = values("image", &[1, 3, size.side(), size.side()])?;
-            (run(move || model.forward(&image)), found)
+            built!(model, then, move || model.forward(&image))
         }
         "resnet" | "convnext" | "repvgg" | "mobileone" => {
             let mut model = match name {
@@ -299,9 +295,8 @@ pub fn build(
                 "repvgg" => models::repvgg::repvgg(&models::repvgg::Config::a0(), 10, vb),
                 _ => models::mobileone::mobileone(&models::mobileone::Config::s0(), 10, vb),
             }?;
-            let found = quantize!(model, then);
             let image = values("image", &[1, 3, size.side(), size.side()])?;
-            (run(move || model.forward(&image)), found)
+            built!(model, then, move || model.forward(&image))
         }
         "mimi/transformer" => {
             use models::mimi::{NormType, transformer};
@@ -329,11 +324,10 @@ pub fn build(
                 conv_layout: true,
             };
             let mut model = transformer::StreamingTransformer::new(&config, vb)?;
-            let found = quantize!(model, then);
             // The state is from before each call.
             let xs = values("frames", &[batch, len, hidden])?;
             let source = values("source", &[batch, size.few(), hidden])?;
-            (run(move || model.clone().forward_ca(&xs, Some(&source))), found)
+            built!(model, then, move || model.clone().forward_ca(&xs, Some(&source)))
         }
         "llama" | "tied_llama" => {
             let config = models::llama::Config {
@@ -353,13 +347,15 @@ pub fn build(
                 tie_word_embeddings: name == "tied_llama",
             };
             let mut model = models::llama::Llama::load(vb, &config)?;
-            let found = quantize!(model, then);
-            let decode = move || {
+            built!(model, then, move || {
                 let mut cache = models::llama::Cache::new(true, DType::F32, &config, &Device::Cpu)?;
                 let first = model.forward(&ids, 0, &mut cache)?;
-                if is_small { Tensor::cat(&[first, model.forward(&next, len, &mut cache)?], 0) } else { Ok(first) }
-            };
-            (run(decode), found)
+                if is_small {
+                    Tensor::cat(&[first, model.forward(&next, len, &mut cache)?], 0)
+                } else {
+                    Ok(first)
+                }
+            })
         }
         "qwen2" => {
             let config = config(json!({
@@ -371,13 +367,15 @@ pub fn build(
                 "use_sliding_window": false, "hidden_act": "silu",
             }))?;
             let mut model = models::qwen2::ModelForCausalLM::new(&config, vb)?;
-            let found = quantize!(model, then);
-            let decode = move || {
+            built!(model, then, move || {
                 model.clear_kv_cache();
                 let first = model.forward(&ids, 0)?;
-                if is_small { Tensor::cat(&[first, model.forward(&next, len)?], 0) } else { Ok(first) }
-            };
-            (run(decode), found)
+                if is_small {
+                    Tensor::cat(&[first, model.forward(&next, len)?], 0)
+                } else {
+                    Ok(first)
+                }
+            })
         }
         "mixtral" => {
             let config = config(json!({
@@ -389,9 +387,8 @@ pub fn build(
                 "use_flash_attn": false,
             }))?;
             let mut model = models::mixtral::Model::new(&config, vb)?;
-            let found = quantize!(model, then);
             // A clone has an empty cache.
-            (run(move || model.clone().forward(&ids, 0)), found)
+            built!(model, then, move || model.clone().forward(&ids, 0))
         }
         "phi" => {
             let config = config(json!({
@@ -403,12 +400,10 @@ pub fn build(
                 "partial_rotary_factor": 0.5, "qk_layernorm": false,
             }))?;
             let mut model = models::phi::Model::new(&config, vb)?;
-            let found = quantize!(model, then);
-            let decode = move || {
+            built!(model, then, move || {
                 model.clear_kv_cache();
                 model.forward(&ids)
-            };
-            (run(decode), found)
+            })
         }
         "mimi/encodec" => {
             let mut config = models::mimi::encodec::Config::v0_1(Some(4));
@@ -426,17 +421,15 @@ pub fn build(
                 config.quantizer_dim = 32;
             }
             let mut model = models::mimi::encodec::Encodec::new(config, vb)?;
-            let found = quantize!(model, then);
             let audio = values("audio", &[1, 1, if is_small { 512 } else { 24_000 }])?;
             let codes = (0..4 * len as u32).map(|i| i * 7 % 64).collect::<Vec<_>>();
             let codes = Tensor::from_vec(codes, (1, 4, len), &Device::Cpu)?;
-            let codec = move || {
+            built!(model, then, move || {
                 model.reset_state();
                 let hidden = model.encode_pre_quantize(&audio)?;
                 let sound = model.decode(&codes)?;
                 Tensor::cat(&[hidden.flatten_all()?, sound.flatten_all()?], 0)
-            };
-            (run(codec), found)
+            })
         }
         "snac" => {
             let (channels, rates) = if is_small { (16, [2, 4]) } else { (96, [4, 8]) };
@@ -447,13 +440,12 @@ pub fn build(
                 "vq_strides": [2, 1], "noise": false, "depthwise": false,
             }))?;
             let mut model = models::snac::Model::new(&config, vb)?;
-            let found = quantize!(model, then);
             let codes = |len: usize| {
                 let codes = (0..len as u32).map(|i| i * 7 % 64).collect::<Vec<_>>();
                 Tensor::from_vec(codes, (1, len), &Device::Cpu)
             };
             let (half, codes) = (codes(len / 2)?, codes(len)?);
-            (run(move || model.decode(&[&half, &codes])), found)
+            built!(model, then, move || model.decode(&[&half, &codes]))
         }
         "dac" => {
             let (channels, rates) = if is_small { (16, [2, 4]) } else { (64, [2, 4]) };
@@ -463,14 +455,12 @@ pub fn build(
             let rates = [rates[1], rates[0]];
             let decoder = new(4 * channels, 4 * channels, &rates, 1, vb.pp("decoder"))?;
             let mut both = (encoder, decoder);
-            let found = quantize!(both, then);
             let audio = values("audio", &[1, 1, if is_small { 256 } else { 16_000 }])?;
-            let codec = move || {
+            built!(both, then, move || {
                 let hidden = both.0.forward(&audio)?;
                 let sound = both.1.forward(&hidden)?;
                 Tensor::cat(&[hidden.flatten_all()?, sound.flatten_all()?], 0)
-            };
-            (run(codec), found)
+            })
         }
         "encodec" => {
             let config = models::encodec::Config {
@@ -480,16 +470,14 @@ pub fn build(
             let encoder = models::encodec::Encoder::new(&config, vb.pp("encoder"))?;
             let decoder = models::encodec::Decoder::new(&config, vb.pp("decoder"))?;
             let mut both = (encoder, decoder);
-            let found = quantize!(both, then);
             let samples = 320 * if is_small { 8 } else { 75 };
             let audio = values("audio", &[1, 1, samples])?;
             // The values between the two are indices of a codebook, which do not measure noise.
-            let codec = move || {
+            built!(both, then, move || {
                 let hidden = both.0.forward(&audio)?;
                 let sound = both.1.forward(&hidden)?;
                 Tensor::cat(&[hidden.flatten_all()?, sound.flatten_all()?], 0)
-            };
-            (run(codec), found)
+            })
         }
         _ => anyhow::bail!("no model {name}"),
     })

@@ -29,16 +29,7 @@ impl Size {
         [layers, vocab]: [usize; 2],
         [batch, len]: [usize; 2],
     ) -> Self {
-        Self {
-            name,
-            hidden,
-            heads,
-            inner,
-            layers,
-            vocab,
-            batch,
-            len,
-        }
+        Self { name, hidden, heads, inner, layers, vocab, batch, len }
     }
 
     pub fn named(name: &str) -> Result<&'static Self> {

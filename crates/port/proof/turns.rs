@@ -21,11 +21,7 @@ pub fn medians(mut runs: Vec<Run<'_>>) -> Result<Vec<f64>> {
     for round in 0..WARM_UP + MAX_ROUNDS {
         for turn in 0..runs.len() {
             // The order changes, since each model finds the machine as the one before left it.
-            let i = if round % 2 == 0 {
-                turn
-            } else {
-                runs.len() - 1 - turn
-            };
+            let i = if round % 2 == 0 { turn } else { runs.len() - 1 - turn };
             let start = Instant::now();
             runs[i]()?;
             if round >= WARM_UP {

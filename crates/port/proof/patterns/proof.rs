@@ -20,37 +20,18 @@ fn quantized(
 ) -> Result<()> {
     let report = quantize_dynamic(&mut model, &QConfigSpec::int8().min_params(0))?;
     let paths = report.hidden.iter().map(|field| field.path.as_str());
-    ensure!(
-        paths.eq(hidden.iter().copied()),
-        "{name}: expected {hidden:?}, got {report}"
-    );
-    ensure!(
-        report.swapped().count() == swapped,
-        "{name}: expected {swapped} layers, got {report}"
-    );
+    ensure!(paths.eq(hidden.iter().copied()), "{name}: expected {hidden:?}, got {report}");
+    ensure!(report.swapped().count() == swapped, "{name}: expected {swapped} layers, got {report}");
     Ok(())
 }
 
 /// Compares two float outputs and an int8 output.
 fn compared(name: &str, outputs: [Tensor; 3]) -> Result<()> {
-    let flat = |t: &Tensor| t.flatten_all()?.to_dtype(DType::F32)?.to_vec1::<f32>();
-    let [original, float, int8] = [flat(&outputs[0])?, flat(&outputs[1])?, flat(&outputs[2])?];
-    ensure!(original.len() == float.len() && float.len() == int8.len());
-    let largest = original.iter().fold(0f32, |max, x| max.max(x.abs()));
-    let pairs = original.iter().zip(&float);
-    let difference = pairs.fold(0f32, |max, (a, b)| max.max((a - b).abs()));
-    let power: f64 = original.iter().map(|x| f64::from(*x).powi(2)).sum();
-    let pairs = original.iter().zip(&int8);
-    let noise: f64 = pairs.map(|(a, b)| f64::from(a - b).powi(2)).sum();
-    let decibels = 10. * (power / noise).log10();
-    ensure!(
-        difference <= 1e-5 * largest,
-        "{name}: float differs by {difference:e} of {largest:e}"
-    );
+    let [original, float, int8] = &outputs;
+    let (difference, largest, decibels) = random::compared(original, float, int8)?;
+    ensure!(difference <= 1e-5 * largest, "{name}: float differs by {difference:e} of {largest:e}");
     ensure!(decibels >= 20., "{name}: {decibels:.1} dB");
-    print::note(format_args!(
-        "{name}: float differs by {difference:.1e}, int8 {decibels:.1} dB"
-    ));
+    print::note(format_args!("{name}: float differs by {difference:.1e}, int8 {decibels:.1} dB"));
     Ok(())
 }
 
@@ -94,13 +75,8 @@ fn halves(xs: &Tensor, dtype: DType) -> Result<()> {
         Ok(square.sum_all()?.to_scalar::<f32>()?)
     };
     let (before, after) = (noise(&original)?, noise(&ported)?);
-    ensure!(
-        after <= before,
-        "{dtype:?}: expected at most {before:e}, got {after:e}"
-    );
-    print::note(format_args!(
-        "norms in {dtype:?}: {after:.1e}, the original's {before:.1e}"
-    ));
+    ensure!(after <= before, "{dtype:?}: expected at most {before:e}, got {after:e}");
+    print::note(format_args!("norms in {dtype:?}: {after:.1e}, the original's {before:.1e}"));
     Ok(())
 }
 
@@ -111,10 +87,7 @@ fn main() -> Result<()> {
     let config = serde_json::json!({"vocab": 40, "size": SIZE, "heads": 4, "act": "gelu"});
     let config = config.to_string();
     // 4 in each of two layers.
-    let encoders = [
-        ("encoder", false, 8, None),
-        ("encoder with a head", true, 9, Some(&mask)),
-    ];
+    let encoders = [("encoder", false, 8, None), ("encoder with a head", true, 9, Some(&mask))];
     for (name, has_head, swapped, mask) in encoders {
         pattern!(
             name,
@@ -143,13 +116,9 @@ fn main() -> Result<()> {
         |krate| krate::models::experts::Mixture::load(SIZE, Named::vb())?,
         |model| model.forward(&xs)?
     );
-    pattern!(
-        "norms",
-        1,
-        &[],
-        |krate| krate::norms::Normed::load(SIZE, Named::vb())?,
-        |model| model.forward(&xs)?
-    );
+    pattern!("norms", 1, &[], |krate| krate::norms::Normed::load(SIZE, Named::vb())?, |model| {
+        model.forward(&xs)?
+    });
     for dtype in [DType::F16, DType::BF16] {
         halves(&xs, dtype)?;
     }
