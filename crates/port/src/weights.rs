@@ -353,10 +353,7 @@ impl Sites<'_> {
         let Some((name, before)) = path.split_last() else { return Vec::new() };
         let Some(helpers) = self.helpers else {
             let world = self.facts.unit.world;
-            return self
-                .others
-                .then(|| world.multiplies_by(&self.facts, &path))
-                .unwrap_or_default();
+            return if self.others { world.multiplies_by(&self.facts, &path) } else { Vec::new() };
         };
         let owner = self.facts.owner_of(before);
         let found = helpers.iter().filter(|one| one.name == *name && one.owner.as_ref() == owner);
