@@ -1,42 +1,28 @@
 //! Checkpoints that are quantized without a model equal a model's: tensors and
 //! `config.json`.
 
-use std::collections::HashMap;
-use std::fs;
-use std::path::{Path, PathBuf};
-
-use anyhow::Result;
-use candle_core::{DType, Device, Tensor};
-use candle_dynquant::checkpoint::{self, Plan};
-use candle_dynquant::observer::{ObserverConfig, ObserverKind};
-use candle_dynquant::{
-    Checkpoint, DynamicConfig, Granularity, LayerKind, QConfig, QConfigSpec, QDType, QScheme,
-};
-use serde_json::{Value, json};
-
 use super::model::{quantized, specs, write_float};
+use crate::kit::*;
 
-fn folder(dir: &Path) -> Result<PathBuf> {
-    let float = dir.join("float");
+/// A folder with the model of all layers.
+fn folder() -> Result<Source> {
+    let (dir, [float]) = paths(["float"]);
     fs::create_dir(&float)?;
     write_float(&float)?;
     fs::write(float.join("config.json"), r#"{"hidden_size": 24}"#)?;
-    Ok(float)
+    Ok(Source::new(dir, float)?)
 }
 
 /// The tensors and the config of the folder that `spec` gives, with a model and without; both must
 /// be the same.
-fn written(dir: &Path, spec: &QConfigSpec, name: &str) -> Result<(Vec<u8>, Value)> {
-    let float = dir.join("float");
-    let [saved, converted] = ["saved", "converted"].map(|name| dir.join(name));
-    let source = Checkpoint::open(&float)?;
-    let table = ["table".to_owned()];
-    let plan = Plan::new(&source, spec, &[], &table)?;
-    checkpoint::quantize(&source, &plan, &converted, |_| ())?;
-    checkpoint::save(&quantized(&float, spec)?, &source, &saved)?;
+fn written(source: &Source, spec: &QConfigSpec, name: &str) -> Result<(Vec<u8>, Value)> {
+    let converted = source.beside("converted");
+    let plan = Plan::new(&source.checkpoint, spec, &[], &["table".to_owned()])?;
+    checkpoint::quantize(&source.checkpoint, &plan, &converted, |_| ())?;
+    source.save(&quantized(&source.path, spec)?)?;
     let read = |file: &str| -> Result<Vec<u8>> {
-        let [saved, converted] = [&saved, &converted].map(|folder| fs::read(folder.join(file)));
-        let (saved, converted) = (saved?, converted?);
+        let (saved, converted) =
+            (fs::read(source.out.join(file))?, fs::read(converted.join(file))?);
         assert!(saved == converted, "{name}: {file}");
         Ok(saved)
     };
@@ -46,8 +32,7 @@ fn written(dir: &Path, spec: &QConfigSpec, name: &str) -> Result<(Vec<u8>, Value
 
 #[test]
 fn folders_with_and_without_a_model_are_the_same() -> Result<()> {
-    let dir = tempfile::tempdir()?;
-    folder(dir.path())?;
+    let source = folder()?;
     let histogram = QConfig::Int8 {
         weight: ObserverConfig::new(
             ObserverKind::Histogram { bins: 64 },
@@ -57,11 +42,11 @@ fn folders_with_and_without_a_model_are_the_same() -> Result<()> {
         activation: DynamicConfig::new(Granularity::PerTensor, true),
     };
     let others = [
-        ("without a layer", QConfigSpec::int8().min_params(0).exclude("narrow")),
+        ("without a layer", all_int8().exclude("narrow")),
         ("histograms", QConfigSpec::all_kinds(histogram)),
     ];
     for (name, spec) in specs().into_iter().chain(others) {
-        let (_, config) = written(dir.path(), &spec, name)?;
+        let (_, config) = written(&source, &spec, name)?;
         assert_eq!(config["hidden_size"], 24, "{name}");
         let is_int8 = !name.contains("float16");
         assert_eq!(config.get("quantization_config").is_some(), is_int8, "{name}");
@@ -69,28 +54,28 @@ fn folders_with_and_without_a_model_are_the_same() -> Result<()> {
     Ok(())
 }
 
-/// Class, strategies of weights and activations, whether symmetric, and the dtype of zero points.
-fn groups(config: &Value) -> Vec<Value> {
+/// The groups of a config.
+fn groups(config: &Value) -> impl Iterator<Item = &Value> {
     let groups = config["quantization_config"]["config_groups"].as_object();
-    let groups = groups.into_iter().flat_map(|groups| groups.values());
-    let brief = |group: &Value| {
-        let (weights, activations) = (&group["weights"], &group["input_activations"]);
-        json!([
-            group["targets"],
-            weights["strategy"],
-            weights["symmetric"],
-            weights["zp_dtype"],
-            activations["strategy"]
-        ])
-    };
-    groups.map(brief).collect()
+    groups.into_iter().flat_map(|groups| groups.values())
+}
+
+/// Class, strategies of weights and activations, whether symmetric, and the dtype of zero points.
+fn brief(group: &Value) -> Value {
+    let (weights, activations) = (&group["weights"], &group["input_activations"]);
+    json!([
+        group["targets"],
+        weights["strategy"],
+        weights["symmetric"],
+        weights["zp_dtype"],
+        activations["strategy"]
+    ])
 }
 
 #[test]
 fn the_config_tells_which_layers_are_quantized_and_how() -> Result<()> {
-    let dir = tempfile::tempdir()?;
-    folder(dir.path())?;
-    let int8 = || QConfigSpec::int8().min_params(0);
+    let source = folder()?;
+    let int8 = || all_int8();
     let linear = json!([["Linear"], "channel", true, null, "token"]);
     let table = json!([["table"], "channel", false, "torch.float32", null]);
     let per_tensor = QConfig::pytorch();
@@ -110,49 +95,33 @@ fn the_config_tells_which_layers_are_quantized_and_how() -> Result<()> {
         ),
     ];
     for (spec, expected, ignored) in cases {
-        let (_, config) = written(dir.path(), &spec, &spec.to_string())?;
-        assert_eq!(groups(&config), expected, "{spec}");
-        let entry = &config["quantization_config"];
-        assert_eq!(entry["ignore"], ignored, "{spec}");
+        let (_, config) = written(&source, &spec, &spec.to_string())?;
+        assert!(groups(&config).map(brief).eq(expected), "{spec}: {config}");
+        assert_eq!(config["quantization_config"]["ignore"], ignored, "{spec}");
     }
     for (spec, format, bits) in [
         (QConfigSpec::int4(), "pack-quantized", 4),
         (QConfigSpec::int8_groups(), "int-quantized", 8),
         (QConfigSpec::int8(), "int-quantized", 8),
     ] {
-        let (_, config) = written(dir.path(), &spec.min_params(0), format)?;
-        let groups = config["quantization_config"]["config_groups"].as_object();
-        for group in groups.expect("groups").values() {
+        let (_, config) = written(&source, &spec.min_params(0), format)?;
+        assert!(groups(&config).count() > 0);
+        for group in groups(&config) {
             let got = (&group["format"], &group["weights"]["num_bits"]);
             assert_eq!(got, (&json!(format), &json!(bits)));
             assert_eq!(group["weights"]["symmetric"], true);
         }
     }
     // The float copy has no quantized weight.
-    let (int8, float) = (dir.path().join("saved"), dir.path().join("again"));
-    checkpoint::dequantize(&Checkpoint::open(&int8)?, &float, |_| ())?;
-    let config: Value = serde_json::from_slice(&fs::read(float.join("config.json"))?)?;
+    let float = source.beside("again");
+    checkpoint::dequantize(&source.saved()?, &float, |_| ())?;
+    let config = read_json(float.join("config.json"))?;
     assert_eq!(config, json!({"hidden_size": 24}));
     Ok(())
 }
 
-/// A folder with matrices of these names and shapes, and a vector for a single number.
-fn folder_of(dir: &Path, config: &str, tensors: &[(&str, &[usize])]) -> Result<Checkpoint> {
-    let random = |shape: &[usize]| Tensor::randn(0f32, 1., shape, &Device::Cpu);
-    let tensors: HashMap<String, Tensor> = tensors
-        .iter()
-        .map(|(name, shape)| Ok(((*name).to_owned(), random(shape)?)))
-        .collect::<Result<_>>()?;
-    let float = dir.join("of_names");
-    fs::create_dir_all(&float)?;
-    fs::write(float.join("config.json"), config)?;
-    candle_core::safetensors::save(&tensors, float.join("model.safetensors"))?;
-    Ok(Checkpoint::open(&float)?)
-}
-
 #[test]
 fn the_config_names_modules_with_any_prefix_where_a_head_may_be_tied() -> Result<()> {
-    let dir = tempfile::tempdir()?;
     let tensors: &[(&str, &[usize])] = &[
         ("model.embed_tokens.weight", &[32, 8]),
         ("model.layers.0.q_proj.weight", &[8, 8]),
@@ -162,36 +131,29 @@ fn the_config_names_modules_with_any_prefix_where_a_head_may_be_tied() -> Result
         ("classifier.weight", &[2, 8]),
     ];
     let spec = QConfigSpec::int8().min_params(20);
-    let of_config = |config: &str, spec: &QConfigSpec| -> Result<Value> {
-        let source = folder_of(dir.path(), config, tensors)?;
-        let plan = Plan::new(&source, spec, &[], &[])?;
-        let out = dir.path().join("out");
-        checkpoint::quantize(&source, &plan, &out, |_| ())?;
-        let config: Value = serde_json::from_slice(&fs::read(out.join("config.json"))?)?;
-        Ok(config["quantization_config"].clone())
+    let check = |config: &str, spec: &QConfigSpec, targets: Value, ignored: Value| -> Result<()> {
+        let source = Source::folder(config, tensors)?;
+        source.convert(spec, &[])?;
+        let entry = &read_json(source.out.join("config.json"))?["quantization_config"];
+        assert_eq!(entry["config_groups"]["group_0"]["targets"], targets);
+        assert_eq!(entry["ignore"], ignored);
+        Ok(())
     };
     let text = r#"{"text_config": {"vocab_size": 32}}"#;
-    let entry = of_config(text, &spec)?;
-    let pooler = r"re:^((.*\.)?pooler\.)?dense$";
-    let layers = r"re:^(.*\.)?layers\.\d+\.q_proj$";
-    assert_eq!(entry["config_groups"]["group_0"]["targets"], json!([pooler, layers]));
-    assert_eq!(entry["ignore"], json!(["classifier", "model.layers.0.small"]));
-    let entry = of_config(text, &spec.clone().exclude("model.layers.1"))?;
-    assert_eq!(entry["config_groups"]["group_0"]["targets"], json!([pooler, layers]));
-    let left = r"re:^(.*\.)?layers\.1\.q_proj$";
-    assert_eq!(entry["ignore"], json!(["classifier", "model.layers.0.small", left]));
+    let (pooler, layers) = (r"re:^((.*\.)?pooler\.)?dense$", r"re:^(.*\.)?layers\.\d+\.q_proj$");
+    let (left, small) = (r"re:^(.*\.)?layers\.1\.q_proj$", "model.layers.0.small");
+    let targets = json!([pooler, layers]);
+    check(text, &spec, targets.clone(), json!(["classifier", small]))?;
+    let without = spec.clone().exclude("model.layers.1");
+    check(text, &without, targets, json!(["classifier", small, left]))?;
     // A vision model, whose modules transformers renames.
-    let entry = of_config("{}", &spec.min_params(0).exclude("classifier"))?;
-    assert_eq!(entry["config_groups"]["group_0"]["targets"], json!(["Linear"]));
-    assert_eq!(entry["ignore"], json!(["classifier"]));
-    Ok(())
+    let spec = spec.min_params(0).exclude("classifier");
+    check("{}", &spec, json!(["Linear"]), json!(["classifier"]))
 }
 
 #[test]
 fn what_is_no_linear_stays_float_with_its_reason() -> Result<()> {
-    let dir = tempfile::tempdir()?;
-    let source = folder_of(
-        dir.path(),
+    let source = Source::folder(
         "{}",
         &[
             ("h.0.attn.c_proj.weight", &[8, 8]),
@@ -215,8 +177,8 @@ fn what_is_no_linear_stays_float_with_its_reason() -> Result<()> {
             ("q.lora_A.default.weight", &[2, 8]),
         ],
     )?;
-    let spec = QConfigSpec::int8().min_params(0);
-    let plan = Plan::new(&source, &spec, &[], &[])?;
+    let spec = all_int8();
+    let plan = source.plan(&spec, &[])?;
     let cases = [
         ("h.0.attn.c_proj", "Custom(Conv1D)", "[in, out]"),
         ("h.0.mlp.c_proj", "Custom(Conv1D)", "[in, out]"),
@@ -250,23 +212,22 @@ fn what_is_no_linear_stays_float_with_its_reason() -> Result<()> {
     }
     // Requested explicitly: experts by a rule, others by their kinds.
     let experts = spec.clone().regex("experts", QConfig::int8());
-    let plan = Plan::new(&source, &experts, &["h.0.mlp.gate.weight".to_owned()], &[])?;
+    let gate = ["h.0.mlp.gate.weight"];
+    let plan = source.plan(&experts, &gate)?;
     for name in ["h.0.mlp.experts.0.up", "h.0.mlp.gate"] {
         assert!(layer(&plan, name).qconfig.is_ok(), "{name}");
     }
-    checkpoint::quantize(&source, &plan, dir.path().join("out"), |_| ())?;
-    let entry = fs::read_to_string(dir.path().join("out/config.json"))?;
+    source.convert(&experts, &gate)?;
+    let entry = fs::read_to_string(source.out.join("config.json"))?;
     assert!(entry.contains("experts"), "{entry}");
     let norm = spec.name("h.0.norm_1", QConfig::int8());
-    let error = Plan::new(&source, &norm, &[], &[]).unwrap_err().to_string();
-    assert!(error.contains("h.0.norm_1") && error.contains("Norm"), "{error}");
+    fault(source.plan(&norm, &[])).has("h.0.norm_1").has("Norm");
     Ok(())
 }
 
 #[test]
 fn a_table_that_transformers_ties_stays_float_unless_it_is_named() -> Result<()> {
-    let dir = tempfile::tempdir()?;
-    let spec = QConfigSpec::int8().min_params(0).embeddings();
+    let spec = all_int8().embeddings();
     let causal = r#"{"architectures": ["LlamaForCausalLM"]}"#;
     let untied = r#"{"architectures": ["LlamaForCausalLM"], "tie_word_embeddings": false}"#;
     let headless = r#"{"architectures": ["LlamaModel"]}"#;
@@ -286,15 +247,15 @@ fn a_table_that_transformers_ties_stays_float_unless_it_is_named() -> Result<()>
         ];
         let names: Vec<_> = of_32.iter().map(|name| format!("{name}.weight")).collect();
         let of_32 = names.iter().map(|name| (&**name, &[32, 8][..]));
-        let source = folder_of(dir.path(), config, &of_32.chain(others).collect::<Vec<_>>())?;
+        let source = Source::folder(config, &of_32.chain(others).collect::<Vec<_>>())?;
         let is_left = |plan: &Plan, name: &str| {
             let layer = plan.layers().iter().find(|layer| layer.name == name);
             layer.is_some_and(|layer| layer.qconfig.is_err())
         };
-        let plan = Plan::new(&source, &spec, &[], &[])?;
+        let plan = source.plan(&spec, &[])?;
         assert_eq!(is_left(&plan, table), is_tied, "{config} {names:?}");
         assert!(!is_left(&plan, "model.position_embeddings"), "{config}");
-        let plan = Plan::new(&source, &spec, &[], &[table.to_owned()])?;
+        let plan = Plan::new(&source.checkpoint, &spec, &[], &[table.to_owned()])?;
         assert!(!is_left(&plan, table), "{config}");
     }
     Ok(())
@@ -302,57 +263,28 @@ fn a_table_that_transformers_ties_stays_float_unless_it_is_named() -> Result<()>
 
 #[test]
 fn many_rows_without_columns_are_written_block_by_block() -> Result<()> {
-    let dir = tempfile::tempdir()?;
-    let [float, out] = ["float", "out"].map(|name| dir.path().join(name));
     let empty = Tensor::zeros((200_000, 0), DType::F32, &Device::Cpu)?;
-    let tensors = HashMap::from([("a.weight", empty)]);
-    candle_core::safetensors::save(&tensors, &float)?;
-    let source = Checkpoint::open(&float)?;
-    let plan = Plan::new(&source, &QConfigSpec::preset("per_channel")?, &[], &[])?;
-    checkpoint::quantize(&source, &plan, &out, |_| ())?;
-    let scales = Checkpoint::open(&out)?.floats("a.weight_scale")?;
-    assert_eq!(scales.len(), 200_000);
+    let source = Source::of([("a.weight", empty)])?;
+    source.convert(&QConfigSpec::preset("per_channel")?, &[])?;
+    assert_eq!(source.saved()?.floats("a.weight_scale")?.len(), 200_000);
     Ok(())
 }
 
-/// The error of planning or writing a file with these matrices.
-fn fails(tensors: &[(&str, Tensor)], spec: &QConfigSpec) -> Result<String> {
-    let dir = tempfile::tempdir()?;
-    let [float, out] = ["float", "out"].map(|name| dir.path().join(name));
-    let tensors: HashMap<_, _> = tensors.iter().cloned().collect();
-    candle_core::safetensors::save(&tensors, &float)?;
-    let source = Checkpoint::open(&float)?;
-    let write =
-        || checkpoint::quantize(&source, &Plan::new(&source, spec, &[], &[])?, &out, |_| ());
-    Ok(write().expect_err("a fault").to_string())
-}
-
 #[test]
-fn faults_of_a_weight_are_told_once_and_at_their_place() -> Result<()> {
-    let weight = Tensor::new(&[[1f32, f32::NAN], [0., 1.]], &Device::Cpu)?;
-    let spec = QConfigSpec::int8().min_params(0);
-    let error = fails(&[("a.weight", weight.clone())], &spec)?;
-    assert_eq!(error.matches("a.weight").count(), 1, "{error}");
-    assert_eq!(error.matches("float").count(), 1, "in the source: {error}");
-    // A table is not a weight of a product.
+fn a_table_is_not_a_weight_of_a_product() -> Result<()> {
+    let source = Source::of([("a.weight", Tensor::zeros((2, 2), DType::F32, &Device::Cpu)?)])?;
     let table = QConfigSpec::new().kind(LayerKind::Linear, QConfig::table());
-    let error = fails(&[("a.weight", weight.zeros_like()?)], &table)?;
-    assert!(error.contains("a weight that is multiplied"), "{error}");
+    fault(source.convert(&table, &[])).has("a weight that is multiplied");
     Ok(())
 }
 
 #[test]
 fn groups_of_huge_weights_keep_scales_that_halves_cannot_hold() -> Result<()> {
-    let dir = tempfile::tempdir()?;
-    let [float, out] = ["float", "out"].map(|name| dir.path().join(name));
     let rows = [vec![1e30f32; 32], vec![1.; 32]].concat();
-    let weight = Tensor::from_vec(rows, (2, 32), &Device::Cpu)?;
-    candle_core::safetensors::save(&HashMap::from([("a.weight", weight)]), &float)?;
-    let source = Checkpoint::open(&float)?;
-    let plan = Plan::new(&source, &QConfigSpec::int4().min_params(0), &[], &[])?;
-    checkpoint::quantize(&source, &plan, &out, |_| ())?;
-    let (expected, got) = (source.floats("a.weight")?, Checkpoint::open(&out)?.floats("a.weight")?);
-    for (got, expected) in got.iter().zip(expected) {
+    let source = Source::of([("a.weight", Tensor::from_vec(rows, (2, 32), &Device::Cpu)?)])?;
+    source.convert(&QConfigSpec::int4().min_params(0), &[])?;
+    let got = source.saved()?.floats("a.weight")?;
+    for (got, expected) in got.iter().zip(source.checkpoint.floats("a.weight")?) {
         assert!((got / expected - 1.).abs() < 0.1, "{got}, {expected}");
     }
     Ok(())
@@ -360,19 +292,12 @@ fn groups_of_huge_weights_keep_scales_that_halves_cannot_hold() -> Result<()> {
 
 #[test]
 fn a_tensor_of_several_layers_is_no_module_of_other_libraries() -> Result<()> {
-    let dir = tempfile::tempdir()?;
-    let tensors: &[(&str, &[usize])] = &[("attn.in_proj_weight", &[24, 8]), ("up.weight", &[8, 8])];
-    let source = folder_of(dir.path(), "{}", tensors)?;
-    let names = ["attn.in_proj_weight".to_owned()];
+    let name = "attn.in_proj_weight";
     // If layers are treated differently, the config names their modules.
-    for (i, qconfig) in
-        [QConfig::int8(), QConfig::pytorch(), QConfig::float16()].into_iter().enumerate()
-    {
-        let spec = QConfigSpec::int8().min_params(0).name(&*names[0], qconfig);
-        let plan = Plan::new(&source, &spec, &names, &[])?;
-        let out = dir.path().join(i.to_string());
-        checkpoint::quantize(&source, &plan, &out, |_| ())?;
-        let config = fs::read_to_string(out.join("config.json"))?;
+    for qconfig in [QConfig::int8(), QConfig::pytorch(), QConfig::float16()] {
+        let source = Source::folder("{}", &[(name, &[24, 8]), ("up.weight", &[8, 8])])?;
+        source.convert(&all_int8().name(name, qconfig), &[name])?;
+        let config = fs::read_to_string(source.out.join("config.json"))?;
         assert!(config.contains("config_groups") && !config.contains("in_proj"), "{config}");
     }
     Ok(())
@@ -380,42 +305,34 @@ fn a_tensor_of_several_layers_is_no_module_of_other_libraries() -> Result<()> {
 
 #[test]
 fn a_bias_of_another_length_tells_nothing_of_a_matrix() -> Result<()> {
-    let dir = tempfile::tempdir()?;
-    let tensors: &[(&str, &[usize])] =
-        &[("embeddings.weight", &[10, 4]), ("embeddings.bias", &[3])];
-    let source = folder_of(dir.path(), "{}", tensors)?;
-    let plan = Plan::new(&source, &QConfigSpec::int8().min_params(0).embeddings(), &[], &[])?;
+    let source = Source::random([("embeddings.weight", &[10, 4]), ("embeddings.bias", &[3])])?;
+    let plan = source.plan(&all_int8().embeddings(), &[])?;
     assert_eq!(plan.layers()[0].kind, LayerKind::Embedding);
     Ok(())
 }
 
 #[test]
 fn values_beyond_a_half_are_counted_as_a_model_counts_them() -> Result<()> {
-    let dir = tempfile::tempdir()?;
-    let float = folder(dir.path())?.join("model.safetensors");
+    let mut source = folder()?;
+    let float = source.path.join("model.safetensors");
     let mut tensors = candle_core::safetensors::load(&float, &Device::Cpu)?;
-    let wide = (&tensors["wide.weight"] * 1e6)?;
-    tensors.insert("wide.weight".into(), wide);
-    candle_core::safetensors::save(&tensors, &float)?;
-    let (bytes, _) = written(dir.path(), &QConfigSpec::float16(), "float16")?;
-    // The record of the format, in the file's metadata.
-    assert!(String::from_utf8_lossy(&bytes[..4_000]).contains("saturated"));
+    let wide = tensors["wide.weight"].clone();
     // The greatest half is not clamped.
-    let wide = (tensors["wide.weight"].zeros_like()? + 65_504.)?;
-    tensors.insert("wide.weight".into(), wide);
-    candle_core::safetensors::save(&tensors, &float)?;
-    for folder in ["saved", "converted"] {
-        fs::remove_dir_all(dir.path().join(folder))?;
+    for (wide, is_counted) in [((&wide * 1e6)?, true), ((wide.zeros_like()? + 65_504.)?, false)] {
+        tensors.insert("wide.weight".into(), wide);
+        candle_core::safetensors::save(&tensors, &float)?;
+        source.checkpoint = Checkpoint::open(&source.path)?;
+        let (bytes, _) = written(&source, &QConfigSpec::float16(), "float16")?;
+        // The record of the format, in the file's metadata.
+        let header = String::from_utf8_lossy(&bytes[..4_000]);
+        assert_eq!(header.contains("saturated"), is_counted);
     }
-    let (bytes, _) = written(dir.path(), &QConfigSpec::float16(), "float16")?;
-    assert!(!String::from_utf8_lossy(&bytes[..4_000]).contains("saturated"));
     Ok(())
 }
 
 #[test]
 fn layers_are_known_by_the_names_and_shapes_of_their_tensors() -> Result<()> {
-    let dir = tempfile::tempdir()?;
-    let path = dir.path().join("a.safetensors");
+    let (dir, [path]) = paths(["a.safetensors"]);
     let matrix =
         |rows: usize, columns: usize| Tensor::ones((rows, columns), DType::F32, &Device::Cpu);
     // Each with its hidden size of 2, except for the last two.
@@ -435,23 +352,23 @@ fn layers_are_known_by_the_names_and_shapes_of_their_tensors() -> Result<()> {
         tensors.insert(format!("{name}.weight_hh{suffix}"), matrix(*rows, 2)?);
     }
     candle_core::safetensors::save(&tensors, &path)?;
-    let source = Checkpoint::open(&path)?;
-    let spec = QConfigSpec::int8().min_params(0);
-    let plan = Plan::new(&source, &spec, &[], &[])?;
+    let source = Source::new(dir, path)?;
+    let spec = all_int8();
+    let plan = source.plan(&spec, &[])?;
     let got = |name: &str| plan.layers().iter().find(|layer| layer.name == name);
     for (name, _, _, kind) in kinds {
         assert_eq!(got(name).map(|layer| layer.kind.clone()), kind, "{name}");
     }
     // The size of a layer is the sum of its weights: 8 x 3 and 8 x 2 of the LSTM.
     for (limit, quantized) in [(35, true), (36, false), (40, false), (41, false)] {
-        let plan = Plan::new(&source, &spec.clone().min_params(limit), &[], &[]);
+        let plan = source.plan(&spec.clone().min_params(limit), &[]);
         let head = plan.map(|plan| {
             let mut layers = plan.layers().iter();
             layers.any(|layer| layer.name == "head" && layer.qconfig.is_ok())
         });
         assert_eq!(head.unwrap_or(false), quantized, "{limit}");
     }
-    let plan = Plan::new(&source, &spec.min_params(40), &[], &[])?;
+    let plan = source.plan(&spec.min_params(40), &[])?;
     let large = plan.layers().iter().filter(|layer| layer.qconfig.is_ok());
     let large: Vec<&str> = large.map(|layer| layer.name.as_str()).collect();
     assert_eq!(large, ["lstm", "lstm_cell"]);

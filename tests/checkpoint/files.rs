@@ -1,26 +1,20 @@
 //! Folders, shards and files that are replaced.
 
-use std::collections::HashMap;
-use std::fs;
-use std::path::{Path, PathBuf};
-
-use anyhow::{Context, Result};
-use candle_core::{DType, Device, Tensor};
-use candle_dynquant::checkpoint::Plan;
-use candle_dynquant::{Checkpoint, QConfigSpec, Quantizable, checkpoint, nn, quantize_dynamic};
-use serde_json::{Value, json};
-
-use super::model::{Model, quantized, write_float};
+use super::model::{Model, quantized, saved, source, write_float};
+use crate::kit::*;
 
 /// A folder with a config, a tokenizer and other files, in a number of shards.
-fn folder(dir: &Path, shards: usize) -> Result<PathBuf> {
-    let folder = dir.join("float");
-    fs::create_dir(&folder)?;
-    fs::create_dir(folder.join("1_Pooling"))?;
-    fs::write(folder.join("1_Pooling/config.json"), "{\"pooling\": true}")?;
-    fs::write(folder.join("config.json"), "{\"hidden_size\": 24, \"eps\": 1e-12}")?;
-    fs::write(folder.join("tokenizer.json"), "{}")?;
-    fs::write(folder.join("pytorch_model.bin"), "other weights")?;
+fn folder(shards: usize) -> Result<Source> {
+    let (dir, [folder]) = paths(["float"]);
+    fs::create_dir_all(folder.join("1_Pooling"))?;
+    for (name, content) in [
+        ("1_Pooling/config.json", r#"{"pooling": true}"#),
+        ("config.json", r#"{"hidden_size": 24, "eps": 1e-12}"#),
+        ("tokenizer.json", "{}"),
+        ("pytorch_model.bin", "other weights"),
+    ] {
+        fs::write(folder.join(name), content)?;
+    }
     let float = write_float(&folder)?;
     if shards > 1 {
         let tensors = candle_core::safetensors::load(&float, &Device::Cpu)?;
@@ -37,53 +31,44 @@ fn folder(dir: &Path, shards: usize) -> Result<PathBuf> {
             candle_core::safetensors::save(tensors, folder.join(file))?;
         }
         fs::remove_file(&float)?;
-        let index = serde_json::json!({"metadata": {"total_size": 1}, "weight_map": map});
+        let index = json!({"metadata": {"total_size": 1}, "weight_map": map});
         fs::write(folder.join("model.safetensors.index.json"), index.to_string())?;
     }
-    Ok(folder)
+    Ok(Source::new(dir, folder)?)
 }
 
 #[test]
 fn a_folder_for_a_folder() -> Result<()> {
     for shards in [1, 3] {
-        let dir = tempfile::tempdir()?;
-        let float = folder(dir.path(), shards)?;
-        let out = dir.path().join("int8");
-        let model = quantized(&float, &QConfigSpec::int8().min_params(0).embeddings())?;
-        let source = Checkpoint::open(&float)?;
+        let source = folder(shards)?;
+        let model = quantized(&source.path, &all_int8().embeddings())?;
         // Twice: the second replaces the first.
         for _ in 0..2 {
-            checkpoint::save(&model, &source, &out)?;
+            source.save(&model)?;
         }
-        assert_eq!(Model::open(&out)?.bits()?, model.bits()?);
-        let missing = Checkpoint::open(&out)?.floats("nothing").unwrap_err();
-        let file = match shards {
-            1 => "model.safetensors",
-            _ => "model.safetensors.index.json",
-        };
-        let file = format!("{}: ", out.join(file).display());
-        assert!(missing.to_string().starts_with(&file), "{missing}");
+        let out = &source.out;
+        assert_eq!(Model::open(out)?.bits()?, model.bits()?);
+        let index = out.join("model.safetensors.index.json");
+        let file = if shards == 1 { out.join("model.safetensors") } else { index.clone() };
+        fault(source.saved()?.floats("nothing")).starts(format!("{}: ", file.display()));
         assert!(out.join("tokenizer.json").exists() && out.join("1_Pooling/config.json").exists());
         assert!(!out.join("pytorch_model.bin").exists());
-        assert_eq!(out.join("model.safetensors.index.json").exists(), shards > 1);
+        assert_eq!(index.exists(), shards > 1);
         if shards > 1 {
-            let index = fs::read(out.join("model.safetensors.index.json"))?;
-            let index: Value = serde_json::from_slice(&index)?;
-            let tensors = Checkpoint::open(&out)?;
-            let bytes: u64 = tensors.tensors().map(|tensor| tensor.bytes).sum();
-            assert_eq!(index["metadata"]["total_size"], bytes);
+            let bytes: u64 = source.saved()?.tensors().map(|tensor| tensor.bytes).sum();
+            assert_eq!(read_json(&index)?["metadata"]["total_size"], bytes);
         }
-        let config: Value = serde_json::from_slice(&fs::read(out.join("config.json"))?)?;
+        let config = read_json(out.join("config.json"))?;
         assert_eq!(config["hidden_size"], 24);
         let quantization = &config["quantization_config"];
         assert_eq!(quantization["quant_method"], "compressed-tensors");
         assert_eq!(quantization["format"], "int-quantized");
         let group = &quantization["config_groups"]["group_0"];
-        assert_eq!(group["targets"], serde_json::json!(["Linear"]));
+        assert_eq!(group["targets"], json!(["Linear"]));
         assert_eq!(group["weights"]["strategy"], "channel");
         assert_eq!(group["input_activations"]["strategy"], "token");
         // No temporary file is left.
-        let left: Vec<_> = fs::read_dir(dir.path())?.collect::<Result<_, _>>()?;
+        let left: Vec<_> = fs::read_dir(source.beside(""))?.collect::<Result<_, _>>()?;
         assert_eq!(left.len(), 2, "{left:?}");
     }
     Ok(())
@@ -96,14 +81,10 @@ fn a_table_of_ones_own_is_named_by_its_path() -> Result<()> {
     struct Named {
         table: nn::Embedding,
     }
-    let dir = tempfile::tempdir()?;
-    let source = Checkpoint::open(folder(dir.path(), 1)?)?;
-    let rows = Tensor::randn(0f32, 1., (50, 24), &Device::Cpu)?;
-    let mut model = Named { table: nn::Embedding::new(rows, 24) };
-    quantize_dynamic(&mut model, &QConfigSpec::int8().min_params(0).embeddings())?;
-    let out = dir.path().join("int8");
-    checkpoint::save(&model, &source, &out)?;
-    let config: Value = serde_json::from_slice(&fs::read(out.join("config.json"))?)?;
+    let source = folder(1)?;
+    let mut model = Named { table: nn::Embedding::new(random(&[50, 24]), 24) };
+    source.quantize(&mut model, &all_int8().embeddings())?;
+    let config = read_json(source.out.join("config.json"))?;
     let group = &config["quantization_config"]["config_groups"]["group_0"];
     assert_eq!(group["targets"], json!(["table"]), "{config}");
     Ok(())
@@ -112,8 +93,8 @@ fn a_table_of_ones_own_is_named_by_its_path() -> Result<()> {
 /// Files that belong to a model, and are not another form of its weights, are copied.
 #[test]
 fn folders_are_kept_whole() -> Result<()> {
-    let dir = tempfile::tempdir()?;
-    let float = folder(dir.path(), 1)?;
+    let source = folder(1)?;
+    let (float, out) = (&source.path, &source.out);
     let kept = "modules.json 1_Pooling/config.json 2_Dense/model.safetensors 2_Dense/config.json \
                 3_Dense/pytorch_model.bin voices/a.pt voice.safetensors styles.npz modeling_own.py \
                 text_encoder/model.safetensors.index.json text_encoder/model-1.safetensors";
@@ -128,10 +109,6 @@ fn folders_are_kept_whole() -> Result<()> {
     }
     // The layout of sentence-transformers.
     fs::create_dir(float.join("4_Normalize"))?;
-    let out = dir.path().join("out");
-    let source = Checkpoint::open(&float)?;
-    let spec = QConfigSpec::int8().min_params(0);
-    let plan = checkpoint::Plan::new(&source, &spec, &[], &[])?;
     let check = || -> Result<()> {
         for name in &kept {
             assert_eq!(fs::read_to_string(out.join(name))?, *name);
@@ -142,9 +119,9 @@ fn folders_are_kept_whole() -> Result<()> {
         assert!(out.join("4_Normalize").is_dir());
         Ok(())
     };
-    checkpoint::quantize(&source, &plan, &out, |_| {})?;
+    source.convert(&all_int8(), &[])?;
     check()?;
-    checkpoint::save(&quantized(&float, &spec)?, &source, &out)?;
+    source.save(&quantized(float, &all_int8())?)?;
     check()
 }
 
@@ -163,8 +140,7 @@ fn folders_of_other_forms_are_refused() -> Result<()> {
         let dir = tempfile::tempdir()?;
         fs::write(dir.path().join(name), &begin)?;
         for path in [dir.path(), &dir.path().join(name)] {
-            let error = Checkpoint::open(path).unwrap_err().to_string();
-            assert!(error.contains(name) && error.contains(cure), "{error}");
+            fault(Checkpoint::open(path)).has(name).has(cure);
         }
     }
     Ok(())
@@ -174,29 +150,25 @@ fn folders_of_other_forms_are_refused() -> Result<()> {
 #[test]
 fn adapters_are_refused() -> Result<()> {
     for name in ["adapter_config.json", "adapter_model.safetensors"] {
-        let dir = tempfile::tempdir()?;
-        let float = folder(dir.path(), 1)?;
-        fs::write(float.join(name), "{}")?;
-        let error = Checkpoint::open(&float).unwrap_err().to_string();
-        assert!(error.contains("merge the adapter") && error.ends_with(name), "{error}");
+        let source = folder(1)?;
+        fs::write(source.path.join(name), "{}")?;
+        fault(Checkpoint::open(&source.path)).has("merge the adapter").ends(name);
     }
     Ok(())
 }
 
 #[test]
 fn folders_are_copied_to_a_depth_of_eight() -> Result<()> {
-    let dir = tempfile::tempdir()?;
-    let float = folder(dir.path(), 1)?;
+    let source = folder(1)?;
     let [last, beyond] = [8, 9].map(|depth| ["f"; 9][..depth].join("/"));
-    fs::create_dir_all(float.join(&last))?;
-    fs::write(float.join(&last).join("file"), "text")?;
-    let out = dir.path().join("out");
-    let model = quantized(&float, &QConfigSpec::int8().min_params(0))?;
-    checkpoint::save(&model, &Checkpoint::open(&float)?, &out)?;
-    assert!(out.join(&last).join("file").exists());
-    fs::create_dir(float.join(&beyond))?;
-    let error = checkpoint::save(&model, &Checkpoint::open(&float)?, &out).unwrap_err();
-    assert!(error.to_string().contains("at most 8 folders"), "{error}");
+    fs::create_dir_all(source.path.join(&last))?;
+    fs::write(source.path.join(&last).join("file"), "text")?;
+    let model = quantized(&source.path, &all_int8())?;
+    checkpoint::save(&model, &Checkpoint::open(&source.path)?, &source.out)?;
+    assert!(source.out.join(&last).join("file").exists());
+    fs::create_dir(source.path.join(&beyond))?;
+    fault(checkpoint::save(&model, &Checkpoint::open(&source.path)?, &source.out))
+        .has("at most 8 folders");
     Ok(())
 }
 
@@ -211,20 +183,11 @@ fn a_config_tells_which_layers_stay_float() -> Result<()> {
         head: nn::Linear,
     }
 
-    let dir = tempfile::tempdir()?;
-    let [float, out] = ["float", "out"].map(|name| dir.path().join(name));
-    fs::create_dir(&float)?;
-    fs::write(float.join("config.json"), "{}")?;
     let names = ["words.weight", "inner.weight", "other.weight"];
-    let weight = || Tensor::randn(0f32, 1., (8, 8), &Device::Cpu);
-    let tensors = names.map(|name| Ok((name, weight()?)));
-    let tensors = tensors.into_iter().collect::<Result<HashMap<_, _>>>()?;
-    candle_core::safetensors::save(&tensors, float.join("model.safetensors"))?;
-    let source = Checkpoint::open(&float)?;
-    let int8 = QConfigSpec::int8().min_params(0);
-    let int8 = int8.exclude("other");
+    let source = Source::folder("{}", &names.map(|name| (name, &[8, 8][..])))?;
+    let int8 = all_int8().exclude("other");
     let load = |by_name: bool| -> Result<Tied> {
-        let vb = source.var_builder(DType::F32, &Device::Cpu);
+        let vb = &source.vb;
         let words = nn::embedding(8, 8, vb.pp("words"))?;
         let inner = if by_name {
             nn::linear_no_bias(8, 8, vb.pp("inner"))?
@@ -243,10 +206,8 @@ fn a_config_tells_which_layers_stay_float() -> Result<()> {
         (int8.clone().embeddings(), json!([["Linear"], ["words"]]), json!(["head", "other"])),
     ] {
         for by_name in [true, false] {
-            let mut model = load(by_name)?;
-            quantize_dynamic(&mut model, &spec)?;
-            checkpoint::save(&model, &source, &out)?;
-            let config: Value = serde_json::from_slice(&fs::read(out.join("config.json"))?)?;
+            source.quantize(&mut load(by_name)?, &spec)?;
+            let config = read_json(source.out.join("config.json"))?;
             let entry = &config["quantization_config"];
             assert_eq!(entry["ignore"], ignored, "{spec}");
             let groups = entry["config_groups"].as_object().context("groups")?;
@@ -255,30 +216,27 @@ fn a_config_tells_which_layers_stay_float() -> Result<()> {
         }
     }
     // A table beside the float table would not be found again.
-    let mut model = load(true)?;
-    quantize_dynamic(&mut model, &int8.exclude("head").embeddings())?;
-    let error = checkpoint::save(&model, &source, &out).unwrap_err();
-    assert!(error.to_string().starts_with("words: cannot save"), "{error}");
+    let spec = int8.exclude("head").embeddings();
+    fault(source.quantize(&mut load(true)?, &spec)).starts("words: cannot save");
     Ok(())
 }
 
 #[cfg(unix)]
 #[test]
 fn a_link_to_a_folder_around_it_is_not_followed() -> Result<()> {
-    let dir = tempfile::tempdir()?;
-    let float = folder(dir.path(), 1)?;
-    for (target, link) in [(".", "latest"), ("..", "up")] {
-        std::os::unix::fs::symlink(target, float.join(link))?;
-    }
+    use std::os::unix::fs::symlink;
+    let source = folder(1)?;
+    let float = &source.path;
+    symlink(".", float.join("latest"))?;
+    symlink("..", float.join("up"))?;
     fs::create_dir(float.join("voices"))?;
     fs::write(float.join("voices/a.pt"), "voice")?;
-    std::os::unix::fs::symlink("..", float.join("voices/back"))?;
+    symlink("..", float.join("voices/back"))?;
     // An output within the source.
     let out = float.join("out");
-    let source = Checkpoint::open(&float)?;
-    let plan = Plan::new(&source, &QConfigSpec::int8().min_params(0), &[], &[])?;
+    let opened = Checkpoint::open(float)?;
     for _ in 0..2 {
-        checkpoint::quantize(&source, &plan, &out, |_| ())?;
+        convert(&opened, &all_int8(), &out)?;
         assert_eq!(fs::read(out.join("voices/a.pt"))?, b"voice");
         for gone in ["latest", "voices/back", "out"] {
             assert!(!out.join(gone).exists(), "{gone}");
@@ -289,46 +247,36 @@ fn a_link_to_a_folder_around_it_is_not_followed() -> Result<()> {
 
 #[test]
 fn nothing_is_lost_where_a_folder_is_replaced() -> Result<()> {
-    let dir = tempfile::tempdir()?;
-    let float = folder(dir.path(), 1)?;
-    let model = quantized(&float, &QConfigSpec::int8().min_params(0))?;
-    let source = Checkpoint::open(&float)?;
-    let out = dir.path().join("out");
-    fs::create_dir(&out)?;
-    fs::write(out.join("thesis.txt"), "years of work")?;
-    let error = checkpoint::save(&model, &source, &out).unwrap_err().to_string();
-    assert!(error.contains("thesis.txt"), "{error}");
-    assert_eq!(fs::read(out.join("thesis.txt"))?, b"years of work");
-    for same in [&float, &float.join("../float")] {
-        let error = checkpoint::save(&model, &source, same).unwrap_err().to_string();
-        assert!(error.contains("another place"), "{error}");
+    let source = folder(1)?;
+    let model = quantized(&source.path, &all_int8())?;
+    let thesis = source.out.join("thesis.txt");
+    fs::create_dir(&source.out)?;
+    fs::write(&thesis, "years of work")?;
+    fault(source.save(&model)).has("thesis.txt");
+    assert_eq!(fs::read(&thesis)?, b"years of work");
+    for same in [&source.path, &source.path.join("../float")] {
+        fault(checkpoint::save(&model, &source.checkpoint, same)).has("another place");
     }
     Ok(())
 }
 
 #[test]
 fn an_open_file_stays_readable_where_it_is_replaced() -> Result<()> {
-    let dir = tempfile::tempdir()?;
-    let float = write_float(dir.path())?;
-    let source = Checkpoint::open(&float)?;
-    let out = dir.path().join("out.safetensors");
-    checkpoint::save(&quantized(&float, &QConfigSpec::int8().min_params(0))?, &source, &out)?;
-    let (before, opened) = (Model::open(&out)?.bits()?, Checkpoint::open(&out)?);
-    checkpoint::save(&quantized(&float, &QConfigSpec::float16())?, &source, &out)?;
-    let model = Model::load(opened.var_builder(DType::F32, &Device::Cpu))?;
-    assert_eq!(model.bits()?, before);
-    assert_ne!(Model::open(&out)?.bits()?, before);
+    let source = saved(&all_int8())?;
+    let (before, opened) = (Model::open(&source.out)?.bits()?, source.saved_vb()?);
+    source.save(&quantized(&source.path, &QConfigSpec::float16())?)?;
+    assert_eq!(Model::load(opened)?.bits()?, before);
+    assert_ne!(Model::open(&source.out)?.bits()?, before);
     Ok(())
 }
 
 /// A live writer holds a lock; a writer that has just begun may not hold it yet.
 #[test]
 fn what_killed_writers_left_is_removed() -> Result<()> {
-    let dir = tempfile::tempdir()?;
-    let float = write_float(dir.path())?;
+    let source = source()?;
     let old = std::time::SystemTime::now() - std::time::Duration::from_secs(3600);
     let make = |name: &str, is_folder: bool, modified| -> Result<fs::File> {
-        let path = dir.path().join(name);
+        let path = source.beside(name);
         if is_folder {
             fs::create_dir(&path)?;
             fs::write(path.join("model.safetensors"), "half of it")?;
@@ -355,44 +303,33 @@ fn what_killed_writers_left_is_removed() -> Result<()> {
     let kept = kept.into_iter().collect::<Result<Vec<_>>>()?;
     kept[0].1.lock()?;
 
-    let source = Checkpoint::open(&float)?;
-    let model = Model::open(&float)?;
-    checkpoint::save(&model, &source, dir.path().join("saved.safetensors"))?;
+    source.save(&Model::load(source.vb.clone())?)?;
     for (name, _) in stale {
-        assert!(!dir.path().join(name).exists(), "{name}");
+        assert!(!source.beside(name).exists(), "{name}");
     }
     for (name, _) in kept {
-        assert!(dir.path().join(name).join("model.safetensors").exists(), "{name}");
+        assert!(source.beside(name).join("model.safetensors").exists(), "{name}");
     }
     Ok(())
 }
 
 #[test]
 fn a_file_in_memory_is_as_that_on_a_disk() -> Result<()> {
-    let dir = tempfile::tempdir()?;
-    let float = write_float(dir.path())?;
-    let spec = QConfigSpec::int8().min_params(0).embeddings();
-    let model = quantized(&float, &spec)?;
-    let (saved, again) = (dir.path().join("saved"), dir.path().join("again"));
-    checkpoint::save(&model, &Checkpoint::open(&float)?, &saved)?;
-
-    let bytes = fs::read(&saved)?;
+    let source = saved(&all_int8().embeddings())?;
+    let (disk, again) = (source.saved()?, source.beside("again"));
+    let bytes = fs::read(&source.out)?;
     // The name of an existing file may be written, since the checkpoint does not use that file.
-    let name = again.to_string_lossy();
     fs::write(&again, "old")?;
-    let memory = Checkpoint::from_bytes(&name, bytes.clone())?;
-    let disk = Checkpoint::open(&saved)?;
+    let memory = Checkpoint::from_bytes(&again.to_string_lossy(), bytes.clone())?;
     assert!(memory.tensors().eq(disk.tensors()));
-    let loaded = Model::load(memory.var_builder(DType::F32, &Device::Cpu))?;
-    assert_eq!(loaded.bits()?, model.bits()?);
+    let loaded = Model::load(vb_of(&memory))?;
+    assert_eq!(loaded.bits()?, Model::load(vb_of(&disk))?.bits()?);
     checkpoint::save(&loaded, &memory, &again)?;
     assert_eq!(fs::read(&again)?, bytes);
 
     for length in [0, 7, 100, bytes.len() - 1] {
-        let Err(error) = Checkpoint::from_bytes("from the page", bytes[..length].to_vec()) else {
-            anyhow::bail!("{length} bytes: expected an error");
-        };
-        assert!(error.to_string().contains("from the page"), "{error}");
+        let cut = bytes[..length].to_vec();
+        fault(Checkpoint::from_bytes("from the page", cut)).has("from the page");
     }
     Ok(())
 }

@@ -1,74 +1,53 @@
 //! Weights in groups: a folder that compressed-tensors wrote, see
 //! assets/reference/pack_quantized.py, and files that lie.
 
-use std::collections::HashMap;
-use std::fs;
-use std::path::{Path, PathBuf};
-
-use anyhow::Result;
-use candle_core::{DType, Device, Module, Tensor};
-use candle_dynquant::checkpoint::Plan;
-use candle_dynquant::{
-    Checkpoint, GroupConfig, GroupScheme, QConfig, QConfigSpec, QWeight, checkpoint, nn,
-    quantize_dynamic,
-};
+use safetensors::Dtype::{F16, F32, I8, I32, I64};
 use safetensors::SafeTensors;
-use safetensors::tensor::TensorView;
 
-fn folder() -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).join("assets/reference/pack_quantized")
-}
+use super::fixtures::{
+    Entry, Mlp, Sizes, difference, expected, fixture, groups_of, raw, replace, write_raw, zeros,
+};
+use crate::kit::*;
 
-/// The greatest difference relative to the greatest element.
-pub fn difference(a: &Tensor, b: &Tensor) -> Result<f32> {
-    let max = |tensor: &Tensor| tensor.abs()?.max_all()?.to_scalar::<f32>();
-    Ok(max(&(a - b)?)? / max(b)?)
-}
+const FOLDER: &str = "pack_quantized";
+const SIZES: Sizes = &[
+    ("up", 96, 128, true),
+    ("down", 128, 37, false),
+    ("out", 37, 10, true),
+    ("head", 10, 3, true),
+];
 
 #[test]
 fn packed_linears_are_built_from_their_codes() -> Result<()> {
-    let expected = folder().join("expected.safetensors");
-    let expected = candle_core::safetensors::load(expected, &Device::Cpu)?;
-    let checkpoint = Checkpoint::open(folder())?;
-    let vb = checkpoint.var_builder(DType::F32, &Device::Cpu);
-    let up = nn::linear(96, 128, vb.pp("up"))?;
-    let down = nn::linear_no_bias(128, 37, vb.pp("down"))?;
-    let out = nn::linear(37, 10, vb.pp("out"))?;
-    let head = nn::linear(10, 3, vb.pp("head"))?;
+    let folder = fixture(FOLDER);
+    let (expected, vb, model) = (expected(&folder)?, open(&folder)?, Mlp::open(&folder, SIZES)?);
     let symmetric = GroupScheme::Symmetric;
-    for (name, layer, size, scheme) in [
-        ("up", &up, Some(32), symmetric),
-        ("down", &down, Some(64), GroupScheme::Affine),
-        ("out", &out, None, symmetric),
-    ] {
-        let groups = layer.projection().qweight().and_then(QWeight::groups);
-        let groups = groups.map(|groups| (groups.group_size, groups.scheme));
-        assert_eq!(groups, Some((size, scheme)), "{name}");
+    let groups = [(Some(32), symmetric), (Some(64), GroupScheme::Affine), (None, symmetric)];
+    for ((name, k, n, _), (layer, own)) in SIZES.iter().zip(model.0.iter().zip(groups)) {
+        let groups = groups_of(layer).map(|groups| (groups.group_size, groups.scheme));
+        assert_eq!(groups, Some(own), "{name}");
         // Layers round the scales, which are f32 here, to float16; other readers get them
         // unchanged.
         let weight = &expected[&format!("{name}.weight")];
         let error = difference(layer.weight(), weight)?;
         assert!(error < 2f32.powi(-11), "{name}: {error}");
-        let float = candle_nn::linear_no_bias(weight.dim(1)?, weight.dim(0)?, vb.pp(name))?;
+        let float = candle_nn::linear_no_bias(*k, *n, vb.pp(name))?;
         assert_eq!(difference(float.weight(), weight)?, 0., "{name}");
     }
-    assert!(head.projection().qweight().is_none());
-    let ys = up.forward(&expected["input"])?.relu()?;
-    let ys = head.forward(&out.forward(&down.forward(&ys)?)?)?;
-    let error = difference(&ys, &expected["output"])?;
+    assert!(!is_quantized(&model.0[3]));
+    let error = difference(&model.forward(&expected["input"])?, &expected["output"])?;
     assert!(error < 0.01, "{error}");
     Ok(())
 }
 
-#[derive(candle_dynquant::Quantizable)]
+#[derive(Quantizable)]
 struct Tied {
     table: nn::Embedding,
     head: nn::Linear,
 }
 
 impl Tied {
-    fn open(path: &Path) -> Result<Self> {
-        let vb = Checkpoint::open(path)?.var_builder(DType::F32, &Device::Cpu);
+    fn load(vb: &VarBuilder<'_>) -> Result<Self> {
         let table = nn::embedding(70, 64, vb.pp("table"))?;
         let head = nn::Linear::tied(&table, None);
         Ok(Self { table, head })
@@ -82,78 +61,43 @@ impl Tied {
 
 #[test]
 fn a_tied_head_keeps_its_activations_per_row() -> Result<()> {
-    let dir = tempfile::tempdir()?;
-    let (float, out) = (dir.path().join("a.safetensors"), dir.path().join("b.safetensors"));
-    let table = Tensor::randn(0f32, 1., (70, 64), &Device::Cpu)?;
-    candle_core::safetensors::save(&HashMap::from([("table.weight", table)]), &float)?;
-    let bits = [false, true].map(|per_row| -> Result<_> {
+    let source = Source::random([("table.weight", &[70, 64])])?;
+    let [per_group, per_row] = [false, true].map(|per_row| -> Result<_> {
         let mut groups = GroupConfig::INT4;
         groups.per_row = per_row;
-        let mut model = Tied::open(&float)?;
-        let spec = QConfigSpec::all_kinds(QConfig::Groups(groups));
-        quantize_dynamic(&mut model, &spec)?;
-        checkpoint::save(&model, &Checkpoint::open(&float)?, &out)?;
+        let mut model = Tied::load(&source.vb)?;
+        source.quantize(&mut model, &QConfigSpec::all_kinds(QConfig::Groups(groups)))?;
         let bits = model.bits()?;
-        assert_eq!(Tied::open(&out)?.bits()?, bits, "{per_row}");
+        assert_eq!(Tied::load(&source.saved_vb()?)?.bits()?, bits, "{per_row}");
         Ok(bits)
     });
-    let [per_group, per_row] = bits;
     assert_ne!(per_group?, per_row?);
     Ok(())
 }
 
 #[test]
 fn activations_are_per_row_where_the_folder_says_per_token() -> Result<()> {
-    let dir = tempfile::tempdir()?;
-    fs::copy(folder().join("model.safetensors"), dir.path().join("model.safetensors"))?;
-    let config = fs::read(folder().join("config.json"))?;
-    let mut config: serde_json::Value = serde_json::from_slice(&config)?;
+    let (dir, folder) = (tempfile::tempdir()?, fixture(FOLDER));
+    fs::copy(folder.join("model.safetensors"), dir.path().join("model.safetensors"))?;
+    let mut config = read_json(folder.join("config.json"))?;
     let groups = config["quantization_config"]["config_groups"].as_object_mut();
     for group in groups.into_iter().flat_map(|groups| groups.values_mut()) {
-        group["input_activations"] = serde_json::json!({
+        group["input_activations"] = json!({
             "num_bits": 8, "type": "int", "symmetric": true, "dynamic": true, "strategy": "token",
         });
     }
     fs::write(dir.path().join("config.json"), config.to_string())?;
-    for (folder, expected) in [(folder(), false), (dir.path().to_owned(), true)] {
-        let vb = Checkpoint::open(folder)?.var_builder(DType::F32, &Device::Cpu);
-        let up = nn::linear(96, 128, vb.pp("up"))?;
-        let groups = up.projection().qweight().and_then(QWeight::groups);
-        assert_eq!(groups.map(|groups| groups.per_row), Some(expected));
+    for (folder, expected) in [(&*folder, false), (dir.path(), true)] {
+        let up = nn::linear(96, 128, open(folder)?.pp("up"))?;
+        assert_eq!(groups_of(&up).map(|groups| groups.per_row), Some(expected));
     }
     Ok(())
 }
 
-/// The tensors of a file, by name: dtype, shape, bytes.
-pub type Raw = HashMap<String, (safetensors::Dtype, Vec<usize>, Vec<u8>)>;
-
-pub fn write(tensors: &Raw, metadata: Option<HashMap<String, String>>, path: &Path) -> Result<()> {
-    let views = tensors.iter().map(|(name, (dtype, shape, bytes))| {
-        Ok((name, TensorView::new(*dtype, shape.clone(), bytes)?))
-    });
-    let views = views.collect::<Result<Vec<_>>>()?;
-    Ok(safetensors::serialize_to_file(views, metadata, path)?)
-}
-
-pub fn raw(path: &Path) -> Result<Raw> {
-    let bytes = fs::read(path)?;
-    let file = SafeTensors::deserialize(&bytes)?;
-    let tensors = file.iter().map(|(name, view)| {
-        let entry = (view.dtype(), view.shape().to_vec(), view.data().to_vec());
-        (name.to_owned(), entry)
-    });
-    Ok(tensors.collect())
-}
-
 #[test]
 fn packed_tensors_that_lie_are_errors_that_name_them() -> Result<()> {
-    use safetensors::Dtype::{F32, I8, I32, I64};
     let sizes = |sizes: [i64; 2]| sizes.map(i64::to_le_bytes).concat();
-    let zeros = |dtype: safetensors::Dtype, shape: &[usize]| {
-        let bytes = shape.iter().product::<usize>() * dtype.bitsize() / 8;
-        (dtype, shape.to_vec(), vec![0; bytes])
-    };
-    type Change<'a> = (&'a str, Option<(safetensors::Dtype, Vec<usize>, Vec<u8>)>, &'a str);
+    type Change<'a> = (&'a str, Option<Entry>, &'a str);
     let mut nan = zeros(F32, &[128, 3]);
     nan.2[..4].copy_from_slice(&f32::NAN.to_le_bytes());
     let shape = |own| Some((I64, vec![2], sizes(own)));
@@ -173,16 +117,12 @@ fn packed_tensors_that_lie_are_errors_that_name_them() -> Result<()> {
         ("up.weight_scale", Some(nan), "NaN"),
         ("down.weight_zero_point", some(I32, &[37, 2]), "I32 [5, 2]"),
     ];
-    let dir = tempfile::tempdir()?;
-    let path = dir.path().join("a.safetensors");
-    let whole = raw(&folder().join("model.safetensors"))?;
+    let (_dir, [path]) = paths(["a.safetensors"]);
+    let whole = raw(&fixture(FOLDER).join("model.safetensors"))?;
     for (name, to, expected) in changes {
         let mut tensors = whole.clone();
-        match to {
-            Some(to) => tensors.insert(name.into(), to),
-            None => tensors.remove(name),
-        };
-        write(&tensors, None, &path)?;
+        replace(&mut tensors, name, to);
+        write_raw(&tensors, None, &path)?;
         let read = || {
             let checkpoint = Checkpoint::open(&path)?;
             for tensor in checkpoint.tensors().filter(|tensor| tensor.quantized) {
@@ -190,8 +130,7 @@ fn packed_tensors_that_lie_are_errors_that_name_them() -> Result<()> {
             }
             Ok::<_, candle_dynquant::Error>(())
         };
-        let error = read().expect_err(name).to_string();
-        assert!(error.contains(expected), "{name}: {error}");
+        fault(read()).has(expected);
     }
     let order = |numbers: [i32; 96]| {
         let bytes = numbers.iter().flat_map(|number| number.to_le_bytes());
@@ -205,10 +144,8 @@ fn packed_tensors_that_lie_are_errors_that_name_them() -> Result<()> {
     ] {
         let mut tensors = whole.clone();
         tensors.insert("up.weight_g_idx".into(), order);
-        write(&tensors, None, &path)?;
-        let error = Checkpoint::open(&path).expect_err("a lie").to_string();
-        let names = error.contains("up.weight_g_idx") && error.contains(expected);
-        assert!(names, "{error}");
+        write_raw(&tensors, None, &path)?;
+        fault(Checkpoint::open(&path)).has("up.weight_g_idx").has(expected);
     }
     Ok(())
 }
@@ -216,9 +153,7 @@ fn packed_tensors_that_lie_are_errors_that_name_them() -> Result<()> {
 /// Groups whose size is not a multiple of 32 reach layers as floats.
 #[test]
 fn groups_of_other_sizes_are_dequantized() -> Result<()> {
-    use safetensors::Dtype::{F32, I32, I64};
-    let dir = tempfile::tempdir()?;
-    let path = dir.path().join("a.safetensors");
+    let (_dir, [path]) = paths(["a.safetensors"]);
     let scales: Vec<_> = [1f32, 2., 4., 8.].iter().flat_map(|x| x.to_le_bytes()).collect();
     let codes = 0x7654_3210u32.to_le_bytes().repeat(8);
     let tensors = HashMap::from([
@@ -226,11 +161,9 @@ fn groups_of_other_sizes_are_dequantized() -> Result<()> {
         ("a.weight_scale".to_owned(), (F32, vec![2, 2], scales)),
         ("a.weight_shape".to_owned(), (I64, vec![2], [2i64, 32].map(i64::to_le_bytes).concat())),
     ]);
-    write(&tensors, None, &path)?;
-    let checkpoint = Checkpoint::open(&path)?;
-    let vb = checkpoint.var_builder(DType::F32, &Device::Cpu);
-    let linear = nn::linear_no_bias(32, 2, vb.pp("a"))?;
-    assert!(linear.projection().qweight().is_none());
+    write_raw(&tensors, None, &path)?;
+    let linear = nn::linear_no_bias(32, 2, open(&path)?.pp("a"))?;
+    assert!(!is_quantized(&linear));
     let values = linear.weight().to_vec2::<f32>()?;
     assert_eq!((values[0][1], values[0][17], values[1][31]), (-7., -14., -8.));
     Ok(())
@@ -239,7 +172,6 @@ fn groups_of_other_sizes_are_dequantized() -> Result<()> {
 /// A row of up to 4 inputs is one number of 4 bits as of 8: the configuration tells which.
 #[test]
 fn bits_of_short_rows_are_told_by_the_configuration() -> Result<()> {
-    use safetensors::Dtype::{F32, I32, I64};
     let dir = tempfile::tempdir()?;
     let shape = [1i64, 4].map(i64::to_le_bytes).concat();
     let tensors = HashMap::from([
@@ -247,7 +179,7 @@ fn bits_of_short_rows_are_told_by_the_configuration() -> Result<()> {
         ("a.weight_scale".into(), (F32, vec![1, 1], 1f32.to_le_bytes().to_vec())),
         ("a.weight_shape".into(), (I64, vec![2], shape)),
     ]);
-    write(&tensors, None, &dir.path().join("model.safetensors"))?;
+    write_raw(&tensors, None, &dir.path().join("model.safetensors"))?;
     for (bits, expected) in [(8, [-128., 1., 127., -121.]), (4, [-8., -8., -7., 0.])] {
         let group = format!(r#"{{"targets": ["Linear"], "weights": {{"num_bits": {bits}}}}}"#);
         let config = format!(r#"{{"quantization_config": {{"config_groups": {{"a": {group}}}}}}}"#);
@@ -261,53 +193,43 @@ fn bits_of_short_rows_are_told_by_the_configuration() -> Result<()> {
 /// overflow that is finite in float.
 #[test]
 fn small_and_large_weights_stay_as_they_are() -> Result<()> {
-    let dir = tempfile::tempdir()?;
-    let [float, out, converted] = ["a", "b", "c"].map(|name| dir.path().join(name));
     let mut affine = GroupConfig::INT4;
     affine.scheme = GroupScheme::Affine;
-    let load = |source: &Checkpoint| {
-        let vb = source.var_builder(DType::F32, &Device::Cpu);
-        nn::linear_no_bias(70, 40, vb.pp("a")).map(|layer| vec![layer])
-    };
-    let ys = |layers: &[nn::Linear], xs: &Tensor| -> Result<Vec<f32>> {
-        Ok(layers[0].forward(xs)?.flatten_all()?.to_vec1()?)
-    };
+    let load =
+        |vb: &VarBuilder<'_>| nn::linear_no_bias(70, 40, vb.pp("a")).map(|layer| vec![layer]);
     let powers = [-40, -38, -37, -20, -9, -5, -3, -2, 0, 3, 4, 5, 9, 36];
     let all = [GroupConfig::INT4, affine, GroupConfig::INT8];
     let cases = powers.iter().flat_map(|power| all.map(|groups| (*power, groups)));
     for (power, groups, is_plain) in cases.flat_map(|(p, g)| [(p, g, true), (p, g, false)]) {
         // Groups of one channel differ too.
         let small = |i: usize| [1., 1e-2, 1e-5, 0.][(i / 70 + i % 70 / 32) % 4];
-        let weight = Tensor::randn(0f32, 1., (40, 70), &Device::Cpu)?.clamp(-3f32, 3.)?;
-        let weight = weight.flatten_all()?.to_vec1::<f32>()?.into_iter().enumerate();
+        let weight = values(&random(&[40, 70]).clamp(-3f32, 3.)?).into_iter().enumerate();
         let weight = weight.map(|(i, x)| {
             let factor = if is_plain { 1. } else { small(i) };
             x * 3. * 10f32.powi(power) * factor
         });
         let weight = Tensor::from_vec(weight.collect(), (40, 70), &Device::Cpu)?;
-        candle_core::safetensors::save(&HashMap::from([("a.weight", weight)]), &float)?;
+        let source = Source::of([("a.weight", weight)])?;
         let case = format!("{groups} 1e{power} {is_plain}");
         let spec = QConfigSpec::all_kinds(QConfig::Groups(groups));
-        let source = Checkpoint::open(&float)?;
-        let before = load(&source)?;
+        let before = load(&source.vb)?;
         let mut linear = before.clone();
-        quantize_dynamic(&mut linear, &spec)?;
+        source.quantize(&mut linear, &spec)?;
         let error = linear[0].projection().weight_error(before[0].projection())?;
         assert!(!is_plain || power < -36 || error.sqnr_db() > 18., "{case}: {error:?}");
-        checkpoint::save(&linear, &source, &out)?;
-        let plan = Plan::new(&source, &spec, &[], &[])?;
-        checkpoint::quantize(&source, &plan, &converted, |_| ())?;
-        assert!(fs::read(&out)? == fs::read(&converted)?, "{case}");
-        let is_f16 = raw(&out)?["a.weight_scale"].0 == safetensors::Dtype::F16;
+        let converted = source.beside("converted");
+        convert(&source.checkpoint, &spec, &converted)?;
+        assert!(fs::read(&source.out)? == fs::read(&converted)?, "{case}");
+        let is_f16 = raw(&source.out)?["a.weight_scale"].0 == F16;
         assert!(is_f16 || !is_plain || !(-2..=3).contains(&power), "{case}");
-        let again = load(&Checkpoint::open(&out)?)?;
+        let again = load(&source.saved_vb()?)?;
         for of_xs in [-36, -32, 0, 32, 36] {
-            let xs = (Tensor::randn(0f32, 1., (3, 70), &Device::Cpu)? * 10f64.powi(of_xs))?;
-            let (own, loaded) = (ys(&linear, &xs)?, ys(&again, &xs)?);
-            let bits = |ys: &[f32]| ys.iter().map(|y| y.to_bits()).collect::<Vec<_>>();
-            assert_eq!(bits(&own), bits(&loaded), "{case} 1e{of_xs}");
-            let is_finite = |ys: &[f32]| ys.iter().all(|y| y.abs() < 1e37);
-            let is_lost = is_finite(&ys(&before, &xs)?) && !is_finite(&own);
+            let xs = (random(&[3, 70]) * 10f64.powi(of_xs))?;
+            let ys = |layers: &[nn::Linear]| layers[0].forward(&xs);
+            let own = ys(&linear)?;
+            assert_eq!(bits(&own), bits(&ys(&again)?), "{case} 1e{of_xs}");
+            let is_finite = |ys: &Tensor| values(ys).iter().all(|y| y.abs() < 1e37);
+            let is_lost = is_finite(&ys(&before)?) && !is_finite(&own);
             assert!(!is_lost, "{case} 1e{of_xs}: {own:?}");
         }
     }
@@ -316,13 +238,8 @@ fn small_and_large_weights_stay_as_they_are() -> Result<()> {
 
 #[test]
 fn bytes_are_those_of_the_file() -> Result<()> {
-    let dir = tempfile::tempdir()?;
-    let (float, out) = (dir.path().join("a.safetensors"), dir.path().join("b.safetensors"));
-    let weight = Tensor::randn(0f32, 1., (37, 200), &Device::Cpu)?;
-    candle_core::safetensors::save(&HashMap::from([("a.weight", weight)]), &float)?;
-    let source = Checkpoint::open(&float)?;
-    let vb = source.var_builder(DType::F32, &Device::Cpu);
-    let linear = nn::linear_no_bias(200, 37, vb.pp("a"))?;
+    let source = Source::random([("a.weight", &[37, 200])])?;
+    let linear = nn::linear_no_bias(200, 37, source.vb.pp("a"))?;
     for (group_size, scheme) in [
         (Some(32), GroupScheme::Symmetric),
         (Some(64), GroupScheme::Affine),
@@ -330,18 +247,14 @@ fn bytes_are_those_of_the_file() -> Result<()> {
     ] {
         for mut groups in [GroupConfig::INT4, GroupConfig::INT8] {
             (groups.group_size, groups.scheme) = (group_size, scheme);
-            let mut model = vec![linear.clone()];
-            let qconfig = QConfig::Groups(groups);
-            let spec = candle_dynquant::QConfigSpec::all_kinds(qconfig);
-            let report = quantize_dynamic(&mut model, &spec);
-            if groups.dtype == candle_dynquant::IntType::Int8 && scheme != GroupScheme::Symmetric {
-                let error = report.expect_err("no such format").to_string();
-                assert!(error.contains("symmetric groups of int8"), "{error}");
+            let spec = QConfigSpec::all_kinds(QConfig::Groups(groups));
+            let saved = source.quantize(&mut vec![linear.clone()], &spec);
+            if groups.dtype == IntType::Int8 && scheme != GroupScheme::Symmetric {
+                fault(saved).has("symmetric groups of int8");
                 continue;
             }
-            report?;
-            checkpoint::save(&model, &source, &out)?;
-            let tensors = raw(&out)?;
+            saved?;
+            let tensors = raw(&source.out)?;
             let bytes = tensors.iter().filter(|(name, _)| !name.ends_with("_shape"));
             let bytes: usize = bytes.map(|(_, (_, _, bytes))| bytes.len()).sum();
             assert_eq!(bytes, groups.bytes([37, 200]), "{groups}");
@@ -353,24 +266,12 @@ fn bytes_are_those_of_the_file() -> Result<()> {
 /// A file written here records what its tensors are.
 #[test]
 fn groups_that_are_not_those_of_the_record_are_refused() -> Result<()> {
-    use safetensors::Dtype::{F32, I32};
-    let dir = tempfile::tempdir()?;
-    let [float, out] = ["a.safetensors", "b.safetensors"].map(|name| dir.path().join(name));
-    let weight = Tensor::randn(0f32, 1., (8, 64), &Device::Cpu)?;
-    candle_core::safetensors::save(&HashMap::from([("a.weight", weight)]), &float)?;
-    let source = Checkpoint::open(&float)?;
-    let vb = source.var_builder(DType::F32, &Device::Cpu);
-    let mut model = vec![nn::linear_no_bias(64, 8, vb.pp("a"))?];
-    let spec = candle_dynquant::QConfigSpec::all_kinds(QConfig::Groups(GroupConfig::INT8));
-    quantize_dynamic(&mut model, &spec)?;
-    checkpoint::save(&model, &source, &out)?;
-    let whole = raw(&out)?;
-    let bytes = fs::read(&out)?;
+    let source = Source::random([("a.weight", &[8, 64])])?;
+    let mut model = vec![nn::linear_no_bias(64, 8, source.vb.pp("a"))?];
+    let spec = QConfigSpec::all_kinds(QConfig::Groups(GroupConfig::INT8));
+    source.quantize(&mut model, &spec)?;
+    let (whole, bytes) = (raw(&source.out)?, fs::read(&source.out)?);
     let (_, metadata) = SafeTensors::read_metadata(&bytes)?;
-    let metadata = metadata.metadata().clone();
-    let zeros = |dtype, shape: &[usize]| {
-        (dtype, shape.to_vec(), vec![0; 4 * shape.iter().product::<usize>()])
-    };
     for (name, to, expected) in [
         ("a.weight_scale", None, "a.weight_scale"),
         ("a.weight_scale", Some(zeros(F32, &[8, 3])), "a.weight_scale"),
@@ -378,13 +279,9 @@ fn groups_that_are_not_those_of_the_record_are_refused() -> Result<()> {
         ("a.weight_g_idx", Some(zeros(I32, &[64])), "a.weight_g_idx"),
     ] {
         let mut tensors = whole.clone();
-        match to {
-            Some(to) => tensors.insert(name.into(), to),
-            None => tensors.remove(name),
-        };
-        write(&tensors, metadata.clone(), &out)?;
-        let error = Checkpoint::open(&out).expect_err(name).to_string();
-        assert!(error.contains(expected), "{name}: {error}");
+        replace(&mut tensors, name, to);
+        write_raw(&tensors, metadata.metadata().clone(), &source.out)?;
+        fault(source.saved()).has(expected);
     }
     Ok(())
 }
@@ -392,38 +289,24 @@ fn groups_that_are_not_those_of_the_record_are_refused() -> Result<()> {
 /// Experts in one tensor are packed one by one, beside it: packed weights are matrices.
 #[test]
 fn experts_in_one_tensor_keep_their_bits() -> Result<()> {
-    let dir = tempfile::tempdir()?;
-    let (float, out) = (dir.path().join("a.safetensors"), dir.path().join("b.safetensors"));
-    let experts = Tensor::randn(0f32, 1., (3, 64, 96), &Device::Cpu)?;
-    candle_core::safetensors::save(&HashMap::from([("experts", experts)]), &float)?;
-    let load = |path: &Path| -> Result<(Checkpoint, Vec<nn::Linear>)> {
-        let checkpoint = Checkpoint::open(path)?;
-        let vb = checkpoint.var_builder(DType::F32, &Device::Cpu);
+    let source = Source::random([("experts", &[3, 64, 96])])?;
+    let load = |vb: &VarBuilder<'_>| -> Result<Vec<nn::Linear>> {
         let experts = vb.get((3, 64, 96), "experts")?;
-        let experts = (0..3).map(|i| Ok(nn::Linear::new(experts.get(i)?, None)));
-        let experts = experts.collect::<Result<_>>()?;
-        Ok((checkpoint, experts))
+        (0..3).map(|i| Ok(nn::Linear::new(experts.get(i)?, None))).collect()
     };
-    let xs = Tensor::randn(0f32, 1., (2, 96), &Device::Cpu)?;
+    let xs = random(&[2, 96]);
     for spec in [QConfigSpec::int4(), QConfigSpec::int8_groups()] {
-        let (source, mut model) = load(&float)?;
-        quantize_dynamic(&mut model, &spec)?;
-        checkpoint::save(&model, &source, &out)?;
-        let (_, again) = load(&out)?;
-        for (a, b) in model.iter().zip(&again) {
-            assert!(b.projection().qweight().is_some());
-            let [a, b] = [a, b].map(|linear| linear.forward(&xs)?.to_vec2::<f32>());
-            assert_eq!(a?, b?);
+        let mut model = load(&source.vb)?;
+        source.quantize(&mut model, &spec)?;
+        for (a, b) in model.iter().zip(&load(&source.saved_vb()?)?) {
+            assert!(is_quantized(b));
+            assert_eq!(values(&a.forward(&xs)?), values(&b.forward(&xs)?));
         }
     }
-    let source = Checkpoint::open(&float)?;
-    let names = ["experts".to_owned()];
-    let plan = Plan::new(&source, &QConfigSpec::int4(), &names, &[])?;
-    let error = checkpoint::quantize(&source, &plan, &out, |_| ()).expect_err("no matrix");
-    assert!(error.to_string().contains("8 bits, for a tensor of several layers"), "{error}");
-    let plan = Plan::new(&source, &QConfigSpec::int8_groups(), &names, &[])?;
-    checkpoint::quantize(&source, &plan, &out, |_| ())?;
-    let (_, again) = load(&out)?;
-    assert!(again.iter().all(|linear| linear.projection().qweight().is_some()));
+    let names = ["experts"];
+    fault(source.convert(&QConfigSpec::int4(), &names))
+        .has("8 bits, for a tensor of several layers");
+    source.convert(&QConfigSpec::int8_groups(), &names)?;
+    assert!(load(&source.saved_vb()?)?.iter().all(is_quantized));
     Ok(())
 }

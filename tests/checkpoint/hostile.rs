@@ -1,22 +1,15 @@
 //! Files that lie: each is read or is a typed error.
 
-use std::fs;
-use std::path::Path;
-
-use anyhow::Result;
-use candle_core::{DType, Device};
-use candle_dynquant::checkpoint::Plan;
-use candle_dynquant::{Checkpoint, Error, LayerKind, QConfig, QConfigSpec, checkpoint};
-use candle_dynquant_support::rows;
-use serde_json::{Value, json};
+use candle_dynquant::Error;
 
 use super::model::{Model, saved};
 use super::text::{file, first_line, tensors, written};
+use crate::kit::*;
 
 /// Opens a checkpoint and reads every tensor as float and as bits.
 fn read(path: &Path) -> Result<(), Error> {
     let checkpoint = Checkpoint::open(path)?;
-    let vb = checkpoint.var_builder(DType::F32, &Device::Cpu);
+    let vb = vb_of(&checkpoint);
     for tensor in checkpoint.tensors() {
         for dtype in [DType::F32, DType::U8] {
             vb.get_unchecked_dtype(&tensor.name, dtype)?;
@@ -25,37 +18,28 @@ fn read(path: &Path) -> Result<(), Error> {
     Ok(())
 }
 
-/// The error of reading these bytes.
-fn refused(name: &str, bytes: &[u8]) -> String {
-    let dir = tempfile::tempdir().expect("a folder");
-    let path = dir.path().join("a.safetensors");
-    fs::write(&path, bytes).expect("writes");
-    first_line(read(&path).expect_err(name))
-}
-
 /// Each file is refused by an error that says so, names the file and is short.
 fn each_is_refused<'a>(cases: impl IntoIterator<Item = (&'a str, Vec<u8>, &'a str)>) {
+    let (_dir, [path]) = paths(["a.safetensors"]);
     for (name, bytes, expected) in cases {
-        let error = refused(name, &bytes);
-        assert!(error.contains(expected), "{name}: {error}");
+        fs::write(&path, &bytes).expect("writes");
+        let error = first_line(read(&path).expect_err(name));
         let named = error.contains("a.safetensors") && error.len() < 1_000;
-        assert!(named, "{name}: {error}");
+        assert!(named && error.contains(expected), "{name}: {error}");
     }
 }
 
-/// A quantized file of the model.
-fn sample() -> Result<Vec<u8>> {
-    let dir = tempfile::tempdir()?;
-    let [_, out] = saved(dir.path(), &QConfigSpec::int8().min_params(0).embeddings())?;
-    Ok(fs::read(out)?)
+/// A quantized file of the model, and the length of its header.
+fn sample() -> Result<(Vec<u8>, usize)> {
+    let whole = fs::read(saved(&all_int8().embeddings())?.out)?;
+    let header = 8 + u64::from_le_bytes(whole[..8].try_into()?) as usize;
+    Ok((whole, header))
 }
 
 #[test]
 fn a_file_that_is_cut_short_is_refused() -> Result<()> {
-    let whole = sample()?;
-    let header = 8 + u64::from_le_bytes(whole[..8].try_into()?) as usize;
-    let dir = tempfile::tempdir()?;
-    let path = dir.path().join("a.safetensors");
+    let (whole, header) = sample()?;
+    let (_dir, [path]) = paths(["a.safetensors"]);
     let body = (header..whole.len()).step_by(1 + (whole.len() - header) / 300);
     for length in (0..header).chain(body).chain([whole.len() - 1]) {
         fs::write(&path, &whole[..length])?;
@@ -70,19 +54,16 @@ fn a_file_that_is_cut_short_is_refused() -> Result<()> {
 
 #[test]
 fn a_file_with_a_changed_header_is_read_or_refused() -> Result<()> {
-    let whole = sample()?;
-    let header = 8 + u64::from_le_bytes(whole[..8].try_into()?) as usize;
-    let dir = tempfile::tempdir()?;
-    let path = dir.path().join("a.safetensors");
+    let (whole, header) = sample()?;
+    let (_dir, [path]) = paths(["a.safetensors"]);
     let mut state = 7u64;
     for at in (0..header).step_by(3) {
         state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
         let mut changed = whole.clone();
         changed[at] ^= 1 << (state >> 61);
         fs::write(&path, &changed)?;
-        let loaded = Checkpoint::open(&path);
-        if let Ok(checkpoint) = loaded {
-            let _ = Model::load(checkpoint.var_builder(DType::F32, &Device::Cpu));
+        if let Ok(vb) = open(&path) {
+            let _ = Model::load(vb);
             let _ = read(&path);
         }
     }
@@ -91,32 +72,25 @@ fn a_file_with_a_changed_header_is_read_or_refused() -> Result<()> {
 
 #[test]
 fn a_file_that_is_cut_short_after_it_was_opened_is_an_error() -> Result<()> {
-    let whole = sample()?;
-    let dir = tempfile::tempdir()?;
-    let path = dir.path().join("a.safetensors");
+    let (whole, _) = sample()?;
+    let (_dir, [path]) = paths(["a.safetensors"]);
     fs::write(&path, &whole)?;
     let checkpoint = Checkpoint::open(&path)?;
     fs::File::options().write(true).open(&path)?.set_len(whole.len() as u64 / 2)?;
-    let error = Model::load(checkpoint.var_builder(DType::F32, &Device::Cpu)).err();
-    let error = format!("{:#}", error.expect("cut short"));
-    assert!(
-        error.contains("cannot read the tensors") && error.contains("a.safetensors"),
-        "{error}"
-    );
+    let error = Model::load(vb_of(&checkpoint)).map_err(|error| format!("{error:#}"));
+    fault(error).has("cannot read the tensors").has("a.safetensors");
     Ok(())
 }
 
 #[test]
 fn a_header_has_a_limit_also_where_the_file_has_as_many_bytes() -> Result<()> {
-    let dir = tempfile::tempdir()?;
-    let path = dir.path().join("a.safetensors");
+    let (_dir, [path]) = paths(["a.safetensors"]);
     for (length, expected) in [(100_000_001u64, "at most 100000000 bytes"), (100_000_000, "JSON")] {
         fs::write(&path, length.to_le_bytes())?;
         // No bytes on the disk stand for the rest.
         let file = fs::OpenOptions::new().write(true).open(&path)?;
         file.set_len(8 + length)?;
-        let error = Checkpoint::open(&path).expect_err("no header").to_string();
-        assert!(error.contains(expected), "{length}: {error}");
+        fault(Checkpoint::open(&path)).has(expected);
     }
     Ok(())
 }
@@ -243,8 +217,7 @@ fn tensors_that_do_not_fit_together_are_refused() {
 
 #[test]
 fn rows_that_no_byte_stands_for_are_refused() -> Result<()> {
-    let dir = tempfile::tempdir()?;
-    let [path, out] = ["a.safetensors", "out.safetensors"].map(|name| dir.path().join(name));
+    let (_dir, [path, out]) = paths(["a.safetensors", "out.safetensors"]);
     let cases = [
         ([1u64 << 33, 0], Some("rows without columns")),
         ([1 << 62, 0], Some("rows without columns")),
@@ -275,10 +248,8 @@ fn rows_that_no_byte_stands_for_are_refused() -> Result<()> {
                 fs::remove_file(&out)?;
                 continue;
             };
-            let error = written.unwrap_err().to_string();
-            let named = error.contains("at most") && error.contains(expected);
-            assert!(named && error.contains("a.weight"), "{preset}: {error}");
-            assert!(!out.exists());
+            fault(written).has("at most").has(expected).has("a.weight");
+            assert!(!out.exists(), "{preset}");
         }
     }
     Ok(())
@@ -287,23 +258,16 @@ fn rows_that_no_byte_stands_for_are_refused() -> Result<()> {
 /// A quantized embedding's rows have the dtype of the `VarBuilder`, so this has to be a float.
 #[test]
 fn a_var_builder_of_another_dtype_than_floats_is_refused() -> Result<()> {
-    let dir = tempfile::tempdir()?;
-    let path = dir.path().join("a.safetensors");
+    let (_dir, [path]) = paths(["a.safetensors"]);
     fs::write(&path, codes_with(Value::Null))?;
     let checkpoint = Checkpoint::open(&path)?;
     for dtype in [DType::U8, DType::I64, DType::F8E4M3, DType::F6E2M3] {
         let vb = checkpoint.var_builder(dtype, &Device::Cpu);
-        let layers = [
-            candle_dynquant::nn::embedding(2, 3, vb.pp("a")).map(drop),
-            candle_dynquant::nn::linear_no_bias(3, 2, vb.pp("a")).map(drop),
-        ];
-        for layer in layers {
-            let error = layer.unwrap_err().to_string();
-            let expected = format!(
-                "a.weight: unsupported dtype in load: expected f32, f16, bf16 or f64, got {dtype:?}"
-            );
-            assert!(error.contains(&expected), "{error}");
-        }
+        let expected = format!(
+            "a.weight: unsupported dtype in load: expected f32, f16, bf16 or f64, got {dtype:?}"
+        );
+        fault(nn::embedding(2, 3, vb.pp("a"))).has(&expected);
+        fault(nn::linear_no_bias(3, 2, vb.pp("a"))).has(&expected);
     }
     Ok(())
 }
@@ -311,18 +275,14 @@ fn a_var_builder_of_another_dtype_than_floats_is_refused() -> Result<()> {
 /// The error that a layer returns names the weight.
 #[test]
 fn a_layer_names_the_weight_at_fault() -> Result<()> {
-    let dir = tempfile::tempdir()?;
-    let path = dir.path().join("a.safetensors");
+    let (_dir, [path]) = paths(["a.safetensors"]);
     let scales = "a.weight_scale F32 [2,1] 1 NaN";
     fs::write(&path, written(&format!("{CODES}; {scales}"), Value::Null))?;
-    let vb = Checkpoint::open(&path)?.var_builder(DType::F32, &Device::Cpu);
-    let error = candle_dynquant::nn::linear_no_bias(3, 2, vb.pp("a")).unwrap_err().to_string();
-    assert!(
-        error.contains("a.weight: invalid scale") && error.contains("NaN at index 1"),
-        "{error}"
-    );
-    let error = candle_dynquant::nn::linear_no_bias(2, 2, vb.pp("a")).unwrap_err().to_string();
-    assert!(error.contains("expected [2, 2], got [2, 3]"), "{error}");
+    let vb = open(&path)?;
+    fault(nn::linear_no_bias(3, 2, vb.pp("a")))
+        .has("a.weight: invalid scale")
+        .has("NaN at index 1");
+    fault(nn::linear_no_bias(2, 2, vb.pp("a"))).has("expected [2, 2], got [2, 3]");
     Ok(())
 }
 
@@ -330,17 +290,14 @@ fn a_layer_names_the_weight_at_fault() -> Result<()> {
 fn folders_that_lie_are_refused() -> Result<()> {
     let dir = tempfile::tempdir()?;
     let (path, index) = (dir.path(), dir.path().join("model.safetensors.index.json"));
-    let error = |path: &Path| match read(path) {
-        Ok(()) => panic!("{}: read", path.display()),
-        Err(error) => error.to_string(),
-    };
-    assert!(error(path).contains("got none"));
-    assert!(error(&path.join("nothing")).contains("cannot open"));
+    let error = |path: &Path| fault(read(path));
+    error(path).has("got none");
+    error(&path.join("nothing")).has("cannot open");
     let one = written("a U8 [1] 0", Value::Null);
     fs::write(path.join("a.safetensors"), &one)?;
     read(path)?;
     fs::write(path.join("b.safetensors"), &one)?;
-    assert!(error(path).contains("a.safetensors, b.safetensors"));
+    error(path).has("a.safetensors, b.safetensors");
     let cases = [
         (json!({}), "weight_map"),
         (json!({"weight_map": {}}), "no tensors"),
@@ -354,13 +311,11 @@ fn folders_that_lie_are_refused() -> Result<()> {
     ];
     for (json, expected) in cases {
         fs::write(&index, json.to_string())?;
-        for at in [path, &index] {
-            let error = error(at);
-            assert!(error.contains(expected), "{json}: {error}");
-        }
+        error(path).has(expected);
+        error(&index).has(expected);
     }
     fs::write(&index, r#"{"weight_map": {"a": "a.safetensors", "a": "b.safetensors"}}"#)?;
-    assert!(error(path).contains("twice"));
+    error(path).has("twice");
     fs::write(&index, json!({"weight_map": {"a": "a.safetensors"}}).to_string())?;
     read(path)?;
     let config = |entry: Value| json!({"quantization_config": entry}).to_string();
@@ -371,35 +326,28 @@ fn folders_that_lie_are_refused() -> Result<()> {
         json!({"quant_method": "compressed-tensors", "config_groups": {"group_0": {"targets": ["Linear"], "input_activations": activations}}})
     };
     let targets = |own: Vec<&str>| config(json!({"config_groups": {"a": {"targets": own}}}));
+    let regexes = vec![r"re:\w"; 1_000];
+    let long = format!("re:{}", "a".repeat(20_000));
     let cases = [
-        ("[]".to_owned(), "object"),
         ("{".repeat(100_000), "object"),
-        (config(json!({"quant_method": "hqq"})), "hqq"),
         (config(group("num_bits", json!(4))), "4 bits"),
         (config(group("type", json!("float"))), "float"),
-        (
-            config(group("dynamic", json!("local"))),
-            "activations.dynamic",
-        ),
+        (config(group("dynamic", json!("local"))), "activations.dynamic"),
         (config(group("group_size", json!(128))), "group_size"),
-        (r#"{"a": 1, "a": 1}"#.to_owned(), r#""a" twice"#),
-        (
-            r#"{"b": [{"hidden_size": 1, "hidden_size": NaN}]}"#.to_owned(),
-            "twice",
-        ),
         (config(group("strategy", json!("block"))), "block"),
-        (targets(vec![r"re:\w"; 1_000]), "number of regexes"),
-        (
-            targets(vec![&*format!("re:{}", "a".repeat(20_000))]),
-            "bytes",
-        ),
+        (targets(regexes), "number of regexes"),
+        (targets(vec![&long]), "bytes"),
         (" ".repeat(5 << 20), "at most"),
-        (r#"{"llm_config": {"a": {"quantization_config": {"quant_method": "hqq"}}}}"#.to_owned(), "hqq"),
-        (
-            r#"{"compression_config": {}, "text_config": {"quantization_config": {"quant_method": "awq"}}}"#.to_owned(),
-            "compression_config and text_config.quantization_config",
-        ),
     ];
+    let texts = r#"
+[] | object
+{"quantization_config": {"quant_method": "hqq"}} | hqq
+{"a": 1, "a": 1} | "a" twice
+{"b": [{"hidden_size": 1, "hidden_size": NaN}]} | twice
+{"llm_config": {"a": {"quantization_config": {"quant_method": "hqq"}}}} | hqq
+{"compression_config": {}, "text_config": {"quantization_config": {"quant_method": "awq"}}} | compression_config and text_config.quantization_config
+"#;
+    let texts = rows(texts).map(|[json, expected]| (json.to_owned(), expected));
     let entries = r#"
 hqq | {"quant_method": "hqq"}
 float-quantized | {"quant_method": "compressed-tensors", "format": "float-quantized"}
@@ -416,11 +364,9 @@ config_groups.a.weights.strategy | {"config_groups": {"a": {"weights": {"strateg
         let entry = format!(r#"{{"text_config": {{"quantization_config": {entry}}}}}"#);
         (entry, expected)
     };
-    for (json, expected) in cases.into_iter().chain(rows(entries).map(nested)) {
+    for (json, expected) in cases.into_iter().chain(texts).chain(rows(entries).map(nested)) {
         fs::write(path.join("config.json"), &json)?;
-        let error = error(path);
-        assert!(error.contains(expected), "{}: {error}", &json[..json.len().min(200)]);
-        assert!(error.contains("config.json") && error.len() < 1_000, "{error}");
+        error(path).has(expected).has("config.json").is_short();
     }
     let whole = |format: &str| {
         let mut entry = group("dynamic", json!(true));
@@ -428,20 +374,19 @@ config_groups.a.weights.strategy | {"config_groups": {"a": {"weights": {"strateg
         config(entry)
     };
     fs::write(path.join("config.json"), whole("int-quantized"))?;
-    assert!(error(path).contains("config.json: expected quantized weights"));
+    error(path).has("config.json: expected quantized weights");
     for good in [config(Value::Null), whole("dense"), "{}".to_owned()] {
         fs::write(path.join("config.json"), good)?;
         read(path)?;
     }
     fs::write(path.join("hf_quant_config.json"), "{}")?;
-    let error = error(path);
-    assert!(error.contains("hf_quant_config.json") && error.contains("modelopt"), "{error}");
+    error(path).has("hf_quant_config.json").has("modelopt");
     Ok(())
 }
 
 #[test]
 fn files_that_disagree_on_a_weight_are_refused() -> Result<()> {
-    let dir = tempfile::tempdir()?;
+    let (dir, [first, second]) = paths(["1.safetensors", "2.safetensors"]);
     let record = |granularity: &str| {
         let codes = json!({"dtype": "qint8", "qscheme": "per_channel_symmetric"});
         let format = json!({"codes": codes, "activation": {"granularity": granularity}});
@@ -452,14 +397,11 @@ fn files_that_disagree_on_a_weight_are_refused() -> Result<()> {
     let map = json!({"a.weight": "1.safetensors", "a.weight_scale": "1.safetensors", "b": "2.safetensors"});
     let index = json!({"weight_map": map}).to_string();
     fs::write(dir.path().join("model.safetensors.index.json"), index)?;
-    let first = dir.path().join("1.safetensors");
     fs::write(first, codes_with(record("per_row")))?;
-    let second = dir.path().join("2.safetensors");
     fs::write(&second, other("per_row"))?;
     read(dir.path())?;
     fs::write(&second, other("per_tensor"))?;
-    let error = read(dir.path()).expect_err("they disagree").to_string();
     let expected = "2.safetensors: tensor \"a.weight\": expected one format in the metadata of all files, got two";
-    assert!(error.ends_with(expected), "{error}");
+    fault(read(dir.path())).ends(expected);
     Ok(())
 }

@@ -1,73 +1,31 @@
 //! Layouts of other libraries: the fixtures that they wrote, and malformed files in these layouts.
 
-use std::collections::HashMap;
-use std::fs;
-use std::path::{Path, PathBuf};
-
-use anyhow::Result;
-use candle_core::{DType, Device, Module, Tensor};
-use candle_dynquant::{Checkpoint, Granularity, GroupConfig, GroupScheme, QWeight, checkpoint, nn};
-use candle_dynquant_support::rows;
-use candle_nn::VarBuilder;
-use serde_json::{Value, json};
-
+use super::fixtures::{Mlp, Sizes, difference, expected, fixture, groups_of};
 use super::text::{self, f32s, first_line, written};
+use crate::kit::*;
 
-fn fixture(name: &str) -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).join(format!("assets/reference/layout_{name}"))
-}
+const SIZES: Sizes = &[("up", 24, 40, true), ("down", 40, 10, false), ("head", 10, 3, true)];
 
-fn expected(folder: &Path) -> Result<HashMap<String, Tensor>> {
-    let path = folder.join("expected.safetensors");
-    Ok(candle_core::safetensors::load(path, &Device::Cpu)?)
-}
-
-/// The largest difference relative to the largest value.
-fn difference(got: &Tensor, expected: &Tensor) -> Result<f32> {
-    let max = |t: Tensor| -> Result<f32> {
-        Ok(t.abs()?.max_all()?.to_dtype(DType::F32)?.to_scalar::<f32>()?)
-    };
-    Ok(max((got - expected)?)? / max(expected.clone())?)
-}
-
-/// The model of assets/reference/layouts.py.
-#[derive(candle_dynquant::Quantizable)]
-struct Model {
-    up: nn::Linear,
-    down: nn::Linear,
-    head: nn::Linear,
-}
-
-impl Model {
-    fn open(path: &Path) -> Result<Self> {
-        let vb = Checkpoint::open(path)?.var_builder(DType::F32, &Device::Cpu);
-        Ok(Self {
-            up: nn::linear(24, 40, vb.pp("up"))?,
-            down: nn::linear_no_bias(40, 10, vb.pp("down"))?,
-            head: nn::linear(10, 3, vb.pp("head"))?,
-        })
-    }
-
-    fn forward(&self, xs: &Tensor) -> Result<Tensor> {
-        let xs = self.down.forward(&self.up.forward(xs)?.relu()?)?;
-        Ok(self.head.forward(&xs)?)
-    }
-
-    /// Which of `up` and `down` are int8.
-    fn int8(&self) -> [bool; 2] {
-        [&self.up, &self.down].map(|layer| layer.projection().qweight().is_some())
-    }
+/// Which of `up` and `down` are int8.
+fn int8(model: &Mlp) -> [bool; 2] {
+    [0, 1].map(|i| is_quantized(&model.0[i]))
 }
 
 /// Checks that the weights equal the library's up to `rounding` of the largest, also in candle's
-/// layers, and that a saved copy in the layout of compressed-tensors has the same bits.
-fn check(folder: &Path, int8: [bool; 2], rounding: f32) -> Result<Model> {
+/// layers, that a saved copy in the layout of compressed-tensors has the same bits, and that the
+/// answer is at most `error` from the tensor `output`.
+fn check(
+    folder: &Path,
+    is_int8: [bool; 2],
+    rounding: f32,
+    (output, error): (&str, f32),
+) -> Result<()> {
     let expected = expected(folder)?;
     let opened = Checkpoint::open(folder)?;
-    let model = Model::open(folder)?;
-    assert_eq!(model.int8(), int8);
-    let vb = opened.var_builder(DType::F32, &Device::Cpu);
-    for (name, layer) in [("up", &model.up), ("down", &model.down)] {
+    let model = Mlp::open(folder, SIZES)?;
+    assert_eq!(int8(&model), is_int8);
+    let vb = vb_of(&opened);
+    for (name, layer) in ["up", "down"].into_iter().zip(&model.0) {
         let weight = &expected[&format!("{name}.weight")];
         let (n, k) = weight.dims2()?;
         let theirs = candle_nn::linear_no_bias(k, n, vb.pp(name))?;
@@ -76,113 +34,84 @@ fn check(folder: &Path, int8: [bool; 2], rounding: f32) -> Result<Model> {
         }
     }
     let names: Vec<String> = opened.tensors().map(|tensor| tensor.name).collect();
-    let rest = |name: &String| !name.contains("weight_zero_point");
-    let rest: Vec<_> = names.iter().filter(|name| rest(name)).collect();
-    let all = [
-        "down.weight",
-        "down.weight_scale",
-        "head.bias",
-        "head.weight",
-        "up.bias",
-        "up.weight",
-        "up.weight_scale",
-    ];
-    assert_eq!(rest, all);
-    let dir = tempfile::tempdir()?;
-    let saved = dir.path().join("saved");
+    let rest = names.iter().filter(|name| !name.contains("weight_zero_point"));
+    let all = "down.weight down.weight_scale head.bias head.weight up.bias up.weight \
+               up.weight_scale";
+    assert!(rest.eq(all.split(' ')), "{names:?}");
+    let (_dir, [saved, copied, float]) = paths(["saved", "copied", "float"]);
     checkpoint::save(&model, &opened, &saved)?;
-    let again = Model::open(&saved)?;
-    assert_eq!(again.int8(), int8);
+    let again = Mlp::open(&saved, SIZES)?;
+    assert_eq!(int8(&again), is_int8);
     let bytes = fs::read(saved.join("model.safetensors"))?;
     let header = String::from_utf8_lossy(&bytes[..bytes.len().min(8_000)]);
     assert!(!header.contains("tensor_names"), "torchao's description");
-    let bits = |model: &Model| -> Result<Vec<u32>> {
-        let ys = model.forward(&expected["input"])?.flatten_all()?;
-        Ok(ys.to_vec1::<f32>()?.into_iter().map(f32::to_bits).collect())
-    };
-    assert_eq!(bits(&again)?, bits(&model)?);
+    let ys = model.forward(&expected["input"])?;
+    assert_eq!(bits(&again.forward(&expected["input"])?), bits(&ys));
+    assert!(difference(&ys, &expected[output])? < error);
     // Also where no layer replaces the tensors, and as floats.
-    let copied = dir.path().join("copied");
     checkpoint::save(&(), &opened, &copied)?;
-    assert_eq!(bits(&Model::open(&copied)?)?, bits(&model)?);
-    let float = dir.path().join("float");
+    assert_eq!(bits(&Mlp::open(&copied, SIZES)?.forward(&expected["input"])?), bits(&ys));
     checkpoint::dequantize(&opened, &float, |_| {})?;
     let float = candle_core::safetensors::load(float.join("model.safetensors"), &Device::Cpu)?;
     assert_eq!(float.len(), 5);
-    for (name, layer) in [("up", &model.up), ("down", &model.down)] {
+    for (name, layer) in ["up", "down"].into_iter().zip(&model.0) {
         let weight = &float[&format!("{name}.weight")];
         assert_eq!(difference(weight, layer.weight())?, 0., "{name}");
     }
-    Ok(model)
+    Ok(())
+}
+
+/// The activations' rounding: theirs have 8 bits for both signs.
+#[test]
+fn compressed_tensors() -> Result<()> {
+    let folder = fixture("int_quantized");
+    let down = nn::linear_no_bias(40, 10, open(&folder)?.pp("down"))?;
+    let zero_points = down.projection().qweight().expect("codes").zero_points();
+    assert!(zero_points.iter().any(|zero| *zero != 0));
+    check(&folder, [true; 2], 0., ("output", 0.02))
 }
 
 #[test]
 fn bitsandbytes() -> Result<()> {
-    let folder = fixture("bitsandbytes");
+    let folder = fixture("layout_bitsandbytes");
     // The library multiplies by the largest magnitude before it divides.
-    let model = check(&folder, [false; 2], 2e-7)?;
-    let own = expected(&folder)?;
-    let ys = model.forward(&own["input"])?;
-    assert!(difference(&ys, &own["output"])? < 0.02);
+    check(&folder, [false; 2], 2e-7, ("output", 0.02))?;
     // Without outliers all products are int8.
     let dir = tempfile::tempdir()?;
     for name in ["model.safetensors", "expected.safetensors"] {
         fs::copy(folder.join(name), dir.path().join(name))?;
     }
-    let config = fs::read(folder.join("config.json"))?;
-    let mut config: Value = serde_json::from_slice(&config)?;
+    let mut config = read_json(folder.join("config.json"))?;
     config["quantization_config"]["llm_int8_threshold"] = json!(0.0);
     fs::write(dir.path().join("config.json"), config.to_string())?;
-    let model = check(dir.path(), [true; 2], 2e-7)?;
-    let ys = model.forward(&own["input"])?;
-    assert!(difference(&ys, &own["output_int8"])? < 0.05);
-    Ok(())
+    check(dir.path(), [true; 2], 2e-7, ("output_int8", 0.05))
 }
 
 #[test]
 fn quanto() -> Result<()> {
-    let folder = fixture("quanto");
-    let model = check(&folder, [false; 2], 0.)?;
-    let own = expected(&folder)?;
-    let ys = model.forward(&own["input"])?;
-    assert!(difference(&ys, &own["output"])? < 1e-5);
-    Ok(())
+    check(&fixture("layout_quanto"), [false; 2], 0., ("output", 1e-5))
 }
 
+/// Activations have 8 bits for both signs there.
 #[test]
 fn torchao() -> Result<()> {
-    let folder = fixture("torchao");
-    let model = check(&folder, [true, false], 0.)?;
-    let own = expected(&folder)?;
-    let ys = model.forward(&own["input"])?;
-    // Activations have 8 bits for both signs there.
-    assert!(difference(&ys, &own["output"])? < 0.02);
-    Ok(())
+    check(&fixture("layout_torchao"), [true, false], 0., ("output", 0.02))
 }
 
 #[test]
 fn torchao_intx() -> Result<()> {
-    let folder = fixture("torchao_intx");
-    let model = check(&folder, [true, false], 0.)?;
-    let own = expected(&folder)?;
-    let ys = model.forward(&own["input"])?;
-    assert!(difference(&ys, &own["output"])? < 0.02);
-    Ok(())
+    check(&fixture("layout_torchao_intx"), [true, false], 0., ("output", 0.02))
 }
 
 /// Each Linear answers as torchao's on the same inputs, up to the rounding of activations: they are
 /// symmetric here, affine in torchao.
 #[test]
 fn torchao_int4() -> Result<()> {
-    let folder = fixture("torchao_int4");
+    let folder = fixture("layout_torchao_int4");
     let own = expected(&folder)?;
-    let dir = tempfile::tempdir()?;
-    let copied = dir.path().join("copied");
+    let (_dir, [copied]) = paths(["copied"]);
     checkpoint::save(&(), &Checkpoint::open(&folder)?, &copied)?;
-    let [opened, copied] = [&folder, &copied].map(|folder| -> Result<_> {
-        Ok(Checkpoint::open(folder)?.var_builder(DType::F32, &Device::Cpu))
-    });
-    let (opened, copied) = (opened?, copied?);
+    let (opened, copied) = (open(&folder)?, open(&copied)?);
     for (name, xs, group_size) in [
         ("up", own["input"].clone(), Some(32)),
         ("down", own["up.output"].relu()?, Some(64)),
@@ -194,20 +123,17 @@ fn torchao_int4() -> Result<()> {
         let (layer, copy) = (layer(&opened)?, layer(&copied)?);
         let mut groups = GroupConfig::INT4;
         (groups.group_size, groups.per_row) = (group_size, true);
-        for layer in [&layer, &copy] {
-            let qweight = layer.projection().qweight();
-            assert_eq!(qweight.and_then(QWeight::groups), Some(groups), "{name}");
-        }
+        assert_eq!([&layer, &copy].map(groups_of), [Some(groups); 2], "{name}");
         assert!(difference(layer.weight(), weight)? < 2f32.powi(-11), "{name}");
 
         let ys = layer.forward(&xs)?;
-        assert_eq!(copy.forward(&xs)?.to_vec2::<f32>()?, ys.to_vec2::<f32>()?);
+        assert_eq!(values(&copy.forward(&xs)?), values(&ys));
         let weights = weight.abs()?.sum(1)?.to_vec1::<f32>()?;
         let products = xs.abs()?.matmul(&weight.abs()?.t()?)?.to_vec2::<f32>()?;
-        let output = own[&format!("{name}.output")].to_vec2::<f32>()?;
+        let output = &own[&format!("{name}.output")];
         for ((row, xs), (output, products)) in (ys.to_vec2::<f32>()?.iter())
             .zip(xs.to_vec2::<f32>()?)
-            .zip(output.iter().zip(&products))
+            .zip(output.to_vec2::<f32>()?.iter().zip(&products))
         {
             let [min, max] = (xs.iter()).fold([0f32; 2], |[a, b], x| [a.min(*x), b.max(*x)]);
             // A step of theirs, whose zero point is rounded, and half of ours; scales in float16.
@@ -217,7 +143,7 @@ fn torchao_int4() -> Result<()> {
                 assert!((got - expected).abs() <= bound, "{name}: {got} {expected}");
             }
         }
-        assert!(difference(&ys, &own[&format!("{name}.output")])? < 0.02);
+        assert!(difference(&ys, output)? < 0.02);
     }
     Ok(())
 }
@@ -225,10 +151,9 @@ fn torchao_int4() -> Result<()> {
 /// `scripts/convert_pytorch.py`: each layer answers as PyTorch's on the same inputs.
 #[test]
 fn pytorch() -> Result<()> {
-    let folder = fixture("pytorch");
+    let folder = fixture("layout_pytorch");
     let own = expected(&folder)?;
-    let vb = Checkpoint::open(folder.join("model.safetensors"))?;
-    let vb = vb.var_builder(DType::F32, &Device::Cpu);
+    let vb = open(folder.join("model.safetensors"))?;
     let deep = nn::RecurrentConfig { num_layers: 2, bidirectional: true, ..Default::default() };
     let table = nn::embedding(11, 8, vb.pp("table"))?;
     let lstm = nn::LSTM::new(8, 6, deep, vb.pp("lstm"))?;
@@ -238,9 +163,7 @@ fn pytorch() -> Result<()> {
     let small = nn::linear(20, 9, vb.pp("small"))?;
     let down = nn::linear_no_bias(9, 4, vb.pp("down"))?;
     assert!(table.qtable().is_some());
-    for layer in [&up, &small, &down] {
-        assert!(layer.projection().qweight().is_some());
-    }
+    assert!([&up, &small, &down].into_iter().all(is_quantized));
     let last = own["gru"].get(own["gru"].dim(0)? - 1)?;
     let answers = [
         ("table", table.forward(&own["ids"])?, 1e-6),
@@ -258,24 +181,19 @@ fn pytorch() -> Result<()> {
     Ok(())
 }
 
-/// The first line of the error of loading the layer `a` of a folder.
-fn refused(name: &str, bytes: &[u8], config: &Value) -> String {
-    let dir = tempfile::tempdir().expect("a folder");
-    fs::write(dir.path().join("model.safetensors"), bytes).expect("writes");
-    let json = json!({ "quantization_config": config });
-    fs::write(dir.path().join("config.json"), json.to_string()).expect("writes");
-    let load = || {
-        let vb = Checkpoint::open(dir.path())?.var_builder(DType::F32, &Device::Cpu);
-        nn::linear_no_bias(3, 2, vb.pp("a")).map_err(candle_dynquant::Error::from)
-    };
-    first_line(load().expect_err(name))
-}
-
+/// Loads the layer `a` of a folder, which is an error.
 fn each_is_refused<'a>(cases: impl IntoIterator<Item = (&'a str, Vec<u8>, Value, &'a str)>) {
     for (name, bytes, config, expected) in cases {
-        let error = refused(name, &bytes, &config);
-        let named = error.contains(expected) && error.len() < 1_000;
-        assert!(named, "{name}: {error}");
+        let dir = tempfile::tempdir().expect("a folder");
+        fs::write(dir.path().join("model.safetensors"), bytes).expect("writes");
+        let json = json!({ "quantization_config": config });
+        fs::write(dir.path().join("config.json"), json.to_string()).expect("writes");
+        let load = || {
+            let layer = nn::linear_no_bias(3, 2, open(dir.path())?.pp("a"));
+            layer.map_err(candle_dynquant::Error::from)
+        };
+        let error = first_line(load().expect_err(name));
+        assert!(error.contains(expected) && error.len() < 1_000, "{name}: {error}");
     }
 }
 
@@ -360,11 +278,9 @@ fn activations_of_torchao_are_per_row_or_per_tensor() -> Result<()> {
             "mapping_type": {"_type": "MappingType", "_data": "SYMMETRIC"},
         }});
         let metadata = described(json!({"_data": {"act_quant_kwargs": settings}}));
-        let dir = tempfile::tempdir()?;
-        let path = dir.path().join("a.safetensors");
+        let (_dir, [path]) = paths(["a.safetensors"]);
         fs::write(&path, written(tensors, metadata))?;
-        let vb = Checkpoint::open(&path)?.var_builder(DType::F32, &Device::Cpu);
-        let layer = nn::linear_no_bias(3, 2, vb.pp("a"))?;
+        let layer = nn::linear_no_bias(3, 2, open(&path)?.pp("a"))?;
         let weight = layer.projection().qweight().expect("codes");
         let activation = weight.activation().map(|config| config.granularity);
         assert_eq!(activation, Some(granularity), "{name}");
@@ -436,11 +352,9 @@ scales of NaN | CODES; a._weight_scale F32 [2,1] NaN 1 | {} | scale
 fn groups_of_torchao_are_dequantized() -> Result<()> {
     let tensors = "a._weight_qdata I8 [2,4] 8*1; a._weight_scale F32 [2,2] 1 2 3 4";
     let metadata = described(json!({"_data": {"block_size": [1, 2]}}));
-    let dir = tempfile::tempdir()?;
-    let path = dir.path().join("a.safetensors");
+    let (_dir, [path]) = paths(["a.safetensors"]);
     fs::write(&path, written(tensors, metadata))?;
-    let vb = Checkpoint::open(&path)?.var_builder(DType::F32, &Device::Cpu);
-    let layer = nn::linear_no_bias(4, 2, vb.pp("a"))?;
+    let layer = nn::linear_no_bias(4, 2, open(&path)?.pp("a"))?;
     let weight = layer.weight().to_vec2::<f32>()?;
     assert_eq!(weight, [[1., 1., 2., 2.], [3., 3., 4., 4.]]);
     Ok(())
@@ -459,8 +373,7 @@ fn zero_points_of_torchao_are_kept_where_there_are_some() -> Result<()> {
         },
         "_tensor_data_names": ["qdata", "scale", "zero_point"],
     });
-    let dir = tempfile::tempdir()?;
-    let [path, copy] = ["a.safetensors", "b.safetensors"].map(|name| dir.path().join(name));
+    let (_dir, [path, copy]) = paths(["a.safetensors", "b.safetensors"]);
     for (zeros, scheme) in
         [([0i8; 4], GroupScheme::Symmetric), ([0, -8, 7, 3], GroupScheme::Affine)]
     {
@@ -474,18 +387,16 @@ fn zero_points_of_torchao_are_kept_where_there_are_some() -> Result<()> {
         fs::write(&path, text::tensors(&tensors, metadata))?;
         checkpoint::save(&(), &Checkpoint::open(&path)?, &copy)?;
         for path in [&path, &copy] {
-            let vb = Checkpoint::open(path)?.var_builder(DType::F32, &Device::Cpu);
-            let layer = nn::linear_no_bias(64, 2, vb.pp("a"))?;
+            let layer = nn::linear_no_bias(64, 2, open(path)?.pp("a"))?;
             let mut groups = GroupConfig::INT4;
             groups.scheme = scheme;
-            let got = layer.projection().qweight().and_then(QWeight::groups);
-            assert_eq!(got, Some(groups), "{}", path.display());
+            assert_eq!(groups_of(&layer), Some(groups), "{}", path.display());
             let expected = (0..128).map(|i| {
                 let group = i / 32;
                 let step = [0.5, 1., 2., 4.][group];
                 step * (f32::from(codes[i].cast_signed()) - f32::from(zeros[group]))
             });
-            let weight = layer.weight().flatten_all()?.to_vec1::<f32>()?;
+            let weight = values(layer.weight());
             assert_eq!(weight, expected.collect::<Vec<_>>());
         }
     }

@@ -7,11 +7,14 @@ mod computed;
 mod contested;
 mod convert;
 mod files;
+mod fixtures;
 mod foreign;
 mod gguf;
 mod groups;
 mod hostile;
 mod isa;
+#[path = "../common/kit.rs"]
+mod kit;
 mod layouts;
 mod mixed;
 mod model;

@@ -1,11 +1,6 @@
 //! A model with a layer of each kind, loaded by one function from any checkpoint.
 
-use std::path::{Path, PathBuf};
-
-use anyhow::Result;
-use candle_core::{DType, Device, Module, Tensor};
-use candle_dynquant::{Checkpoint, QConfigSpec, Quantizable, checkpoint, nn, quantize_dynamic};
-use candle_nn::{VarBuilder, VarMap};
+use crate::kit::*;
 
 pub const WORDS: usize = 50;
 const HIDDEN: usize = 24;
@@ -48,13 +43,11 @@ impl Model {
         let (xs, _) = self.rnn.forward(&xs, None)?;
         let state = self.cell.forward(&xs.get(3)?, None)?;
         let xs = self.norm.forward(&self.wide.forward(&state.h)?)?;
-        let ys = self.narrow.forward(&xs)?.flatten_all()?;
-        Ok(ys.to_vec1::<f32>()?.into_iter().map(f32::to_bits).collect())
+        Ok(bits(&self.narrow.forward(&xs)?))
     }
 
     pub fn open(path: &Path) -> Result<Self> {
-        let checkpoint = Checkpoint::open(path)?;
-        Self::load(checkpoint.var_builder(DType::F32, &Device::Cpu))
+        Self::load(open(path)?)
     }
 }
 
@@ -82,12 +75,9 @@ pub fn write_float(dir: &Path) -> Result<PathBuf> {
 
 /// All specs that a checkpoint is to survive.
 pub fn specs() -> Vec<(&'static str, QConfigSpec)> {
-    use candle_dynquant::{
-        GroupConfig, GroupScheme, LayerKind, OnnxRuntimeOptions, QConfig, QDType,
-    };
-    let groups = |group_size, scheme| {
+    let groups = |group_size, scheme, per_row| {
         let mut groups = GroupConfig::INT4;
-        (groups.group_size, groups.scheme) = (group_size, scheme);
+        (groups.group_size, groups.scheme, groups.per_row) = (group_size, scheme, per_row);
         QConfigSpec::all_kinds(QConfig::Groups(groups))
     };
     let onnx = |weight_type, per_channel, weight_symmetric| {
@@ -98,40 +88,34 @@ pub fn specs() -> Vec<(&'static str, QConfigSpec)> {
             weight_symmetric,
         }))
     };
+    let with_table = |spec: QConfigSpec, qconfig| spec.kind(LayerKind::Embedding, qconfig);
+    let (int4, affine) = (QConfigSpec::int4().min_params(0), GroupScheme::Affine);
+    let float16 = QConfigSpec::all_kinds(QConfig::float16());
     vec![
-        ("int8", QConfigSpec::int8().min_params(0)),
-        ("int8 with embeddings", QConfigSpec::int8().min_params(0).embeddings()),
+        ("int8", all_int8()),
+        ("int8 with embeddings", all_int8().embeddings()),
         ("default", QConfigSpec::pytorch().embeddings()),
-        ("int4", QConfigSpec::int4().min_params(0)),
-        ("int4 with a table", {
-            let spec = QConfigSpec::int4().min_params(0);
-            spec.kind(LayerKind::Embedding, QConfig::int4())
-        }),
-        ("int4 affine", groups(Some(64), GroupScheme::Affine)),
-        ("int4 per channel", groups(None, GroupScheme::Affine)),
+        ("int4", int4.clone()),
+        ("int4 with a table", with_table(int4, QConfig::int4())),
+        ("int4 affine", groups(Some(64), affine, false)),
+        ("int4 per channel", groups(None, affine, false)),
+        ("int4, activations per row", groups(Some(32), GroupScheme::Symmetric, true)),
         ("int8 in groups", QConfigSpec::int8_groups().min_params(0)),
-        ("int4, activations per row", {
-            let mut groups = GroupConfig::INT4;
-            groups.per_row = true;
-            QConfigSpec::all_kinds(QConfig::Groups(groups))
-        }),
         ("float16", QConfigSpec::float16()),
         ("bfloat16", QConfigSpec::bfloat16()),
         ("onnx", onnx(QDType::QInt8, false, None)),
         ("onnx quint8", onnx(QDType::QUInt8, true, None)),
         ("onnx affine", onnx(QDType::QInt8, false, Some(false))),
         ("onnx symmetric quint8", onnx(QDType::QUInt8, false, Some(true))),
-        (
-            "all float16",
-            QConfigSpec::all_kinds(QConfig::float16())
-                .kind(candle_dynquant::LayerKind::Embedding, QConfig::float16()),
-        ),
-        (
-            "all bfloat16",
-            QConfigSpec::bfloat16()
-                .kind(candle_dynquant::LayerKind::Embedding, QConfig::bfloat16()),
-        ),
+        ("all float16", with_table(float16, QConfig::float16())),
+        ("all bfloat16", with_table(QConfigSpec::bfloat16(), QConfig::bfloat16())),
     ]
+}
+
+pub fn source() -> Result<Source> {
+    let dir = tempfile::tempdir()?;
+    let path = write_float(dir.path())?;
+    Ok(Source::new(dir, path)?)
 }
 
 pub fn quantized(float: &Path, spec: &QConfigSpec) -> Result<Model> {
@@ -140,9 +124,9 @@ pub fn quantized(float: &Path, spec: &QConfigSpec) -> Result<Model> {
     Ok(model)
 }
 
-/// A float checkpoint, and the checkpoint of its quantized model.
-pub fn saved(dir: &Path, spec: &QConfigSpec) -> Result<[PathBuf; 2]> {
-    let (float, out) = (write_float(dir)?, dir.join("out.safetensors"));
-    checkpoint::save(&quantized(&float, spec)?, &Checkpoint::open(&float)?, &out)?;
-    Ok([float, out])
+/// A float checkpoint, and that of its quantized model.
+pub fn saved(spec: &QConfigSpec) -> Result<Source> {
+    let source = source()?;
+    source.save(&quantized(&source.path, spec)?)?;
+    Ok(source)
 }

@@ -1,68 +1,52 @@
 //! Weights that a model renames, slices from a tensor, transposes or holds twice: saved, and loaded
 //! unchanged.
 
-use std::collections::HashMap;
-use std::path::Path;
-
-use anyhow::Result;
-use candle_core::{DType, Device, Module, Tensor};
-use candle_dynquant::checkpoint::Saved;
-use candle_dynquant::observer::{
-    CustomObserver, Observer, ObserverConfig, ObserverKind, WeightQParams, ZeroPoints,
-};
-use candle_dynquant::{
-    Checkpoint, DynamicConfig, Layer, LayerKind, OnnxRuntimeOptions, QConfig, QConfigSpec, QDType,
-    QScheme, Quantizable, checkpoint, nn, quantize_dynamic,
-};
-use candle_nn::VarBuilder;
-
 use super::contested::saved;
+use super::text::{f32s, header, tensors, with_header};
+use crate::kit::*;
 
-pub fn random(shape: &[usize]) -> Result<Tensor> {
-    Ok(Tensor::randn(0f32, 1., shape, &Device::Cpu)?)
-}
-
-pub fn write<const N: usize>(path: &Path, tensors: [(&str, Tensor); N]) -> Result<()> {
-    Ok(candle_core::safetensors::save(&HashMap::from(tensors), path)?)
-}
-
-fn bits(layer: &impl Module, inputs: usize) -> Result<Vec<u32>> {
+/// The bits of an answer.
+fn answer(layer: &nn::Linear) -> Result<Vec<u32>> {
+    let inputs = layer.weight().dims()[1];
     let xs = (0..3 * inputs).map(|i| (i * 7 % 11) as f32 - 5.);
-    let xs = Tensor::from_vec(xs.collect(), (3, inputs), &Device::Cpu)?;
-    let ys = layer.forward(&xs)?.to_dtype(DType::F32)?.flatten_all()?;
-    Ok(ys.to_vec1::<f32>()?.into_iter().map(f32::to_bits).collect())
+    Ok(bits(&layer.forward(&Tensor::from_vec(xs.collect(), (3, inputs), &Device::Cpu)?)?))
 }
 
 /// Loads, quantizes, saves and loads again: returns the saved model and the file, which a second
 /// save must reproduce. All Linears must give the same bits, and stay quantized if they were.
-pub fn round_trip<M: Quantizable>(
-    source: &Path,
+pub fn round_trip_of<M: Quantizable>(
+    source: &Checkpoint,
     out: &Path,
     spec: &QConfigSpec,
     dtype: DType,
     load: impl Fn(VarBuilder<'static>) -> candle_core::Result<M>,
     layers: impl Fn(&M) -> Vec<&nn::Linear>,
 ) -> Result<Saved> {
-    let source = Checkpoint::open(source)?;
     let mut model = load(source.var_builder(dtype, &Device::Cpu))?;
-    quantize_dynamic(&mut model, spec)?;
-    let saved = checkpoint::save(&model, &source, out)?;
+    let saved = save_quantized(&mut model, spec, source, out)?;
     let opened = Checkpoint::open(out)?;
     let again = load(opened.var_builder(dtype, &Device::Cpu))?;
     for (a, b) in layers(&model).into_iter().zip(layers(&again)) {
-        let is_quantized = |layer: &nn::Linear| layer.projection().qweight().is_some();
         assert_eq!(is_quantized(a), is_quantized(b), "{spec}");
-        let inputs = a.weight().dims()[1];
-        assert_eq!(bits(a, inputs)?, bits(b, inputs)?, "{spec}");
+        assert_eq!(answer(a)?, answer(b)?, "{spec}");
     }
     let twice = out.with_extension("twice");
     checkpoint::save(&again, &opened, &twice)?;
-    assert_eq!(std::fs::read(&twice)?, std::fs::read(out)?, "{spec}");
+    assert_eq!(fs::read(&twice)?, fs::read(out)?, "{spec}");
     Ok(saved)
 }
 
+pub fn round_trip<M: Quantizable>(
+    source: &Source,
+    spec: &QConfigSpec,
+    load: impl Fn(VarBuilder<'static>) -> candle_core::Result<M>,
+    layers: impl Fn(&M) -> Vec<&nn::Linear>,
+) -> Result<Saved> {
+    round_trip_of(&source.checkpoint, &source.out, spec, DType::F32, load, layers)
+}
+
 #[allow(clippy::ptr_arg, reason = "the model that `round_trip` loads")]
-fn each(layers: &Vec<nn::Linear>) -> Vec<&nn::Linear> {
+pub fn each(layers: &Vec<nn::Linear>) -> Vec<&nn::Linear> {
     layers.iter().collect()
 }
 
@@ -74,7 +58,7 @@ fn specs() -> [QConfigSpec; 6] {
     });
     [
         QConfigSpec::all_kinds(affine),
-        QConfigSpec::int8().min_params(0),
+        all_int8(),
         QConfigSpec::pytorch(),
         QConfigSpec::float16(),
         QConfigSpec::bfloat16(),
@@ -82,28 +66,24 @@ fn specs() -> [QConfigSpec; 6] {
     ]
 }
 
+/// The names of the quantized tensors.
 pub fn quantized(path: &Path) -> Result<Vec<String>> {
-    let tensors = Checkpoint::open(path)?;
-    let tensors = tensors.tensors().filter(|tensor| tensor.quantized);
+    let checkpoint = Checkpoint::open(path)?;
+    let tensors = checkpoint.tensors().filter(|tensor| tensor.quantized);
     Ok(tensors.map(|tensor| tensor.name).collect())
 }
 
 #[test]
 fn a_renamed_layer_is_saved_under_the_name_of_the_file() -> Result<()> {
-    let dir = tempfile::tempdir()?;
-    let [float, out] = ["float", "out"].map(|name| dir.path().join(name));
-    write(
-        &float,
-        [
-            ("layers.0.q_proj.weight", random(&[6, 8])?),
-            ("layers.0.q_proj.bias", random(&[6])?),
-            ("embeddings.weight", random(&[9, 8])?),
-            ("lstm.weight_ih_l0", random(&[12, 8])?),
-            ("lstm.weight_hh_l0", random(&[12, 3])?),
-            ("lstm.bias_ih_l0", random(&[12])?),
-            ("lstm.bias_hh_l0", random(&[12])?),
-        ],
-    )?;
+    let source = Source::random([
+        ("layers.0.q_proj.weight", &[6, 8]),
+        ("layers.0.q_proj.bias", &[6]),
+        ("embeddings.weight", &[9, 8]),
+        ("lstm.weight_ih_l0", &[12, 8]),
+        ("lstm.weight_hh_l0", &[12, 3]),
+        ("lstm.bias_ih_l0", &[12]),
+        ("lstm.bias_hh_l0", &[12]),
+    ])?;
     // A rule for any name, and a table of the model's names.
     let prefix: fn(&str) -> String = |name| name.trim_start_matches("model.").to_owned();
     let exact: fn(&str) -> String = |name| match name {
@@ -118,11 +98,9 @@ fn a_renamed_layer_is_saved_under_the_name_of_the_file() -> Result<()> {
         },
     };
     for rename in [prefix, exact] {
-        for spec in [
-            QConfigSpec::int8().min_params(0).embeddings(),
-            QConfigSpec::pytorch().embeddings(),
-            QConfigSpec::float16(),
-        ] {
+        for spec in
+            [all_int8().embeddings(), QConfigSpec::pytorch().embeddings(), QConfigSpec::float16()]
+        {
             let load = |vb: VarBuilder<'static>| {
                 let vb = vb.rename_f(rename).pp("model");
                 let lstm = nn::LSTM::new(8, 3, Default::default(), vb.pp("lstm"))
@@ -130,8 +108,8 @@ fn a_renamed_layer_is_saved_under_the_name_of_the_file() -> Result<()> {
                 let linear = nn::linear(8, 6, vb.pp("layers.0.q_proj"))?;
                 Ok((nn::embedding(9, 8, vb.pp("embeddings"))?, linear, lstm))
             };
-            round_trip(&float, &out, &spec, DType::F32, load, |model| vec![&model.1])?;
-            let names = quantized(&out)?;
+            round_trip(&source, &spec, load, |model| vec![&model.1])?;
+            let names = quantized(&source.out)?;
             let all = ["layers.0.q_proj.weight", "lstm.weight_hh_l0", "lstm.weight_ih_l0"];
             assert!(all.iter().all(|name| names.contains(&(*name).to_owned())), "{names:?}");
             let table = names.contains(&"embeddings.weight".to_owned());
@@ -141,6 +119,9 @@ fn a_renamed_layer_is_saved_under_the_name_of_the_file() -> Result<()> {
     Ok(())
 }
 
+pub const IN_PROJ: [(&str, &[usize]); 2] =
+    [("attn.in_proj_weight", &[24, 16]), ("attn.in_proj_bias", &[24])];
+
 /// The attention of siglip, openclip and mimi.
 pub fn in_proj(vb: &VarBuilder<'_>) -> candle_core::Result<Vec<nn::Linear>> {
     let weights = vb.get((24, 16), "attn.in_proj_weight")?.chunk(3, 0)?;
@@ -149,106 +130,91 @@ pub fn in_proj(vb: &VarBuilder<'_>) -> candle_core::Result<Vec<nn::Linear>> {
     Ok(all.map(|(weight, bias)| nn::Linear::new(weight, Some(bias))).collect())
 }
 
-pub fn write_in_proj(path: &Path) -> Result<()> {
-    write(
-        path,
-        [("attn.in_proj_weight", random(&[24, 16])?), ("attn.in_proj_bias", random(&[24])?)],
-    )
-}
-
 #[test]
 fn slices_of_a_tensor_are_written_in_its_place_or_beside_it() -> Result<()> {
-    let dir = tempfile::tempdir()?;
-    let [float, out] = ["float", "out"].map(|name| dir.path().join(name));
-    write_in_proj(&float)?;
+    let source = Source::random(IN_PROJ)?;
+    let load = |vb: VarBuilder<'static>| in_proj(&vb);
     for dtype in [DType::F32, DType::BF16] {
         for spec in specs() {
-            let load = |vb: VarBuilder<'static>| in_proj(&vb);
-            let saved = round_trip(&float, &out, &spec, dtype, load, each)?;
-            let names = quantized(&out)?;
+            let saved = round_trip_of(&source.checkpoint, &source.out, &spec, dtype, load, each)?;
+            let names = quantized(&source.out)?;
             // A scale per slice cannot be stored beside a scale per row.
             let per_slice = [QConfigSpec::pytorch(), QConfigSpec::onnxruntime()].contains(&spec);
-            if per_slice {
-                assert_eq!((names.len(), saved.beside.len()), (3, 3), "{spec} {names:?}");
-                let lines = saved.to_string();
-                assert!(lines.contains("beside \"attn.in_proj_weight\""), "{lines}");
-            } else {
-                assert_eq!((names.len(), saved.beside.len()), (1, 0), "{spec} {names:?}")
-            }
+            let counts = if per_slice { (3, 3) } else { (1, 0) };
+            assert_eq!((names.len(), saved.beside.len()), counts, "{spec} {names:?}");
+            let lines = saved.to_string();
+            assert_eq!(lines.contains("beside \"attn.in_proj_weight\""), per_slice, "{lines}");
         }
     }
     // Only some of the slices.
-    let spec = QConfigSpec::int8().min_params(0).exclude("1");
-    let load = |vb: VarBuilder<'static>| in_proj(&vb);
-    let saved = round_trip(&float, &out, &spec, DType::F32, load, each)?;
+    let saved = round_trip(&source, &all_int8().exclude("1"), load, each)?;
     assert_eq!(saved.beside.len(), 2);
     assert_eq!(saved.beside[1].layer, "2");
-    let size = |path: &Path| std::fs::metadata(path).map(|meta| meta.len());
     let bytes: u64 = saved.beside.iter().map(|own| own.bytes).sum();
     assert_eq!(bytes, 2 * (8 * 16 + 4 * 8));
-    assert!(size(&out)? > size(&float)?);
+    assert!(fs::metadata(&source.out)?.len() > fs::metadata(&source.path)?.len());
     Ok(())
 }
 
 /// Elements are compared in blocks of a million.
 #[test]
 fn a_large_tensor_is_compared_to_its_last_row() -> Result<()> {
-    let dir = tempfile::tempdir()?;
-    let [float, int8] = ["float", "int8"].map(|name| dir.path().join(name));
-    write(&float, [("w.weight", random(&[1_100, 1_000])?)])?;
-    let source = Checkpoint::open(&float)?;
-    let plan = checkpoint::Plan::new(&source, &QConfigSpec::int8(), &[], &[])?;
-    checkpoint::quantize(&source, &plan, &int8, |_| {})?;
-    let vb = Checkpoint::open(&int8)?.var_builder(DType::F32, &Device::Cpu);
-    let is_quantized = |weight: &Tensor| {
-        let layer = nn::Linear::new(weight.clone(), None);
-        layer.projection().qweight().is_some()
-    };
+    let source = Source::random([("w.weight", &[1_100, 1_000])])?;
+    source.convert(&QConfigSpec::int8(), &[])?;
+    let is_found = |weight: &Tensor| is_quantized(&nn::Linear::new(weight.clone(), None));
+    let vb = source.saved_vb()?;
     let weight = vb.get((1_100, 1_000), "w.weight")?;
-    assert!(is_quantized(&weight) && is_quantized(&weight.narrow(0, 1_060, 40)?));
+    assert!(is_found(&weight) && is_found(&weight.narrow(0, 1_060, 40)?));
     weight.slice_set(&Tensor::ones((1, 1_000), DType::F32, &Device::Cpu)?, 0, 1_099)?;
-    assert!(!is_quantized(&weight) && is_quantized(&weight.narrow(0, 1_060, 39)?));
+    assert!(!is_found(&weight) && is_found(&weight.narrow(0, 1_060, 39)?));
     Ok(())
 }
 
 #[test]
 fn a_table_is_compared_with_its_heads_weight_to_the_last_row() -> Result<()> {
-    let dir = tempfile::tempdir()?;
-    let [float, int8] = ["float", "int8"].map(|name| dir.path().join(name));
-    write(&float, [("embed.weight", random(&[1_500, 16])?)])?;
-    let source = Checkpoint::open(&float)?;
-    let linear = ["embed".to_owned()];
-    let plan = checkpoint::Plan::new(&source, &QConfigSpec::int8(), &linear, &[])?;
-    checkpoint::quantize(&source, &plan, &int8, |_| {})?;
-    let vb = Checkpoint::open(&int8)?.var_builder(DType::F32, &Device::Cpu);
+    let source = Source::random([("embed.weight", &[1_500, 16])])?;
+    source.convert(&QConfigSpec::int8(), &["embed"])?;
+    let vb = source.saved_vb()?;
     let embed = nn::embedding(1_500, 16, vb.pp("embed"))?;
     let head = || nn::Linear::new(embed.embeddings().clone(), None);
-    assert!(head().projection().qweight().is_some());
+    assert!(is_quantized(&head()));
     let ones = Tensor::ones((1, 16), DType::F32, &Device::Cpu)?;
     embed.embeddings().slice_set(&ones, 0, 1_499)?;
-    assert!(head().projection().qweight().is_none());
+    assert!(!is_quantized(&head()));
     Ok(())
 }
 
 #[test]
-fn transposed_weights_and_columns_are_saved() -> Result<()> {
-    let dir = tempfile::tempdir()?;
-    let [float, out] = ["float", "out"].map(|name| dir.path().join(name));
-    write(&float, [("c_attn.weight", random(&[16, 24])?), ("square.weight", random(&[8, 8])?)])?;
-    // GPT-2 has `[in, out]`.
+fn transposed_weights_columns_and_rows_are_saved() -> Result<()> {
+    let source = Source::random([
+        ("c_attn", &[16, 24]),
+        ("square", &[8, 8]),
+        ("whole", &[24, 16]),
+        ("row", &[1, 16]),
+        ("column", &[16, 1]),
+    ])?;
     let load = |vb: VarBuilder<'static>| {
-        let weight = vb.get((16, 24), "c_attn.weight")?;
-        let square = vb.get((8, 8), "square.weight")?;
-        Ok(vec![
-            nn::Linear::new(weight.t()?, None),
-            nn::Linear::new(weight.t()?.narrow(0, 8, 8)?, None),
-            nn::Linear::new(weight.narrow(1, 4, 8)?, None),
-            nn::Linear::new(square.t()?, None),
-            nn::Linear::new(square, None),
-        ])
+        let [c_attn, square] = [vb.get((16, 24), "c_attn")?, vb.get((8, 8), "square")?];
+        let whole = vb.get((24, 16), "whole")?;
+        let weights = [
+            // GPT-2 has `[in, out]`.
+            c_attn.t()?,
+            c_attn.t()?.narrow(0, 8, 8)?,
+            c_attn.narrow(1, 4, 8)?,
+            square.t()?,
+            square,
+            // Two numbers of rows, from the first on.
+            whole.narrow(0, 0, 8)?,
+            whole.narrow(0, 0, 16)?,
+            vb.get((1, 16), "row")?,
+            vb.get((16, 1), "column")?,
+        ];
+        Ok(weights.map(|weight| nn::Linear::new(weight, None)).to_vec())
     };
     for spec in specs() {
-        round_trip(&float, &out, &spec, DType::F32, load, each)?;
+        let saved = round_trip(&source, &spec, load, each)?;
+        let is_whole = |tensor: &str| ["row", "column"].contains(&tensor);
+        assert!(!saved.beside.iter().any(|own| is_whole(&own.tensor)), "{spec}");
     }
     Ok(())
 }
@@ -261,117 +227,82 @@ struct Tied {
 
 #[test]
 fn a_tied_head_is_saved_beside_a_table_that_stays_float() -> Result<()> {
-    let dir = tempfile::tempdir()?;
-    let [float, out] = ["float", "out"].map(|name| dir.path().join(name));
-    write(&float, [("embed_tokens.weight", random(&[40, 16])?)])?;
-    let by_clone: fn(VarBuilder<'static>) -> candle_core::Result<Tied> = |vb| {
-        let embed = nn::embedding(40, 16, vb.pp("model.embed_tokens"))?;
-        let head = nn::Linear::from_weights(embed.embeddings().clone(), None);
-        Ok(Tied { embed, head })
-    };
-    let again: fn(VarBuilder<'static>) -> candle_core::Result<Tied> = |vb| {
-        let embed = nn::embedding(40, 16, vb.pp("model.embed_tokens"))?;
-        let head = nn::Linear::new(vb.get((40, 16), "model.embed_tokens.weight")?, None);
-        Ok(Tied { embed, head })
-    };
-    let by_name: fn(VarBuilder<'static>) -> candle_core::Result<Tied> = |vb| {
-        let embed = nn::embedding(40, 16, vb.pp("model.embed_tokens"))?;
-        let head = nn::linear_no_bias(16, 40, vb.pp("model.embed_tokens"))?;
-        Ok(Tied { embed, head })
-    };
-    for load in [by_clone, again, by_name] {
+    let source = Source::random([("embed_tokens.weight", &[40, 16])])?;
+    type Head = fn(&nn::Embedding, &VarBuilder<'static>) -> candle_core::Result<nn::Linear>;
+    let heads: [Head; 3] = [
+        |_, vb| nn::linear_no_bias(16, 40, vb.pp("model.embed_tokens")),
+        |_, vb| Ok(nn::Linear::new(vb.get((40, 16), "model.embed_tokens.weight")?, None)),
+        |embed, _| Ok(nn::Linear::from_weights(embed.embeddings().clone(), None)),
+    ];
+    for head in heads {
         let load = |vb: VarBuilder<'static>| {
-            load(vb.rename_f(|name| name.trim_start_matches("model.").to_owned()))
+            let vb = vb.rename_f(|name| name.trim_start_matches("model.").to_owned());
+            let embed = nn::embedding(40, 16, vb.pp("model.embed_tokens"))?;
+            Ok(Tied { head: head(&embed, &vb)?, embed })
         };
         for spec in specs() {
-            let saved = round_trip(&float, &out, &spec, DType::F32, load, |m| vec![&m.head])?;
-            let [beside] = &saved.beside[..] else {
-                panic!("{saved:?}");
-            };
+            let saved = round_trip(&source, &spec, load, |m| vec![&m.head])?;
+            let [beside] = &saved.beside[..] else { panic!("{saved:?}") };
             assert_eq!((&*beside.layer, &*beside.tensor), ("head", "embed_tokens.weight"));
-            let opened = Checkpoint::open(&out)?;
+            let opened = source.saved()?;
             // A reader without this support finds the floats.
-            assert_eq!(
-                opened.floats("embed_tokens.weight")?,
-                Checkpoint::open(&float)?.floats("embed_tokens.weight")?
-            );
-            let embed = load(opened.var_builder(DType::F32, &Device::Cpu))?.embed;
-            assert!(embed.qtable().is_none());
-            let floats = dir.path().join("floats");
+            let expected = source.checkpoint.floats("embed_tokens.weight")?;
+            assert_eq!(opened.floats("embed_tokens.weight")?, expected);
+            assert!(load(vb_of(&opened))?.embed.qtable().is_none());
+            let floats = source.beside("floats");
             checkpoint::dequantize(&opened, &floats, |_| {})?;
             assert_eq!(Checkpoint::open(&floats)?.tensors().count(), 1);
         }
         // A head beside a separate table.
-        let table = QConfigSpec::int8()
-            .min_params(0)
-            .kind(LayerKind::Linear, QConfig::pytorch())
-            .embeddings();
-        round_trip(&float, &out, &table, DType::F32, load, |m| vec![&m.head])?;
+        let table = all_int8().kind(LayerKind::Linear, QConfig::pytorch()).embeddings();
+        round_trip(&source, &table, load, |m| vec![&m.head])?;
     }
     Ok(())
 }
 
 #[test]
 fn memory_that_is_used_again_is_no_origin() -> Result<()> {
-    let dir = tempfile::tempdir()?;
-    let float = dir.path().join("float");
-    write_in_proj(&float)?;
-    let source = Checkpoint::open(&float)?;
-    let vb = source.var_builder(DType::F32, &Device::Cpu);
+    let source = Source::random(IN_PROJ)?;
     for _ in 0..50 {
-        drop(vb.get((24, 16), "attn.in_proj_weight")?);
-        let other = random(&[24, 16])?;
+        drop(source.vb.get((24, 16), "attn.in_proj_weight")?);
+        let other = random(&[24, 16]);
         let mut model = vec![nn::Linear::new(other.narrow(0, 0, 8)?, None)];
-        quantize_dynamic(&mut model, &QConfigSpec::int8().min_params(0))?;
-        let error = checkpoint::save(&model, &source, dir.path().join("out")).unwrap_err();
-        assert!(error.to_string().starts_with("0: cannot save"), "{error}");
+        fault(source.quantize(&mut model, &all_int8())).starts("0: cannot save");
     }
     Ok(())
 }
 
 #[test]
 fn a_tensor_that_was_changed_in_place_is_no_origin() -> Result<()> {
-    let dir = tempfile::tempdir()?;
-    let [float, out] = ["float", "out"].map(|name| dir.path().join(name));
-    write(&float, [("qkv.weight", random(&[24, 16])?)])?;
+    let source = Source::random([("qkv.weight", &[24, 16])])?;
     let whole = |vb: VarBuilder<'static>| nn::linear_no_bias(16, 24, vb.pp("qkv"));
-    let spec = QConfigSpec::int8().min_params(0);
-    round_trip(&float, &out, &spec, DType::F32, whole, |m| vec![m])?;
-    let opened = Checkpoint::open(&out)?;
-    let weight = opened.var_builder(DType::F32, &Device::Cpu);
-    let weight = weight.get((24, 16), "qkv.weight")?;
-    assert!(nn::Linear::new(weight.clone(), None).projection().qweight().is_some());
+    round_trip(&source, &all_int8(), whole, |m| vec![m])?;
+    let vb = source.saved_vb()?;
+    let weight = vb.get((24, 16), "qkv.weight")?;
+    assert!(is_quantized(&nn::Linear::new(weight.clone(), None)));
     weight.zero_set()?;
     let layer = nn::Linear::new(weight, None);
-    assert!(layer.projection().qweight().is_none());
-    assert!(bits(&layer, 16)?.iter().all(|y| *y == 0));
+    assert!(!is_quantized(&layer) && answer(&layer)?.iter().all(|y| *y == 0));
     Ok(())
 }
 
 #[test]
 fn a_convolution_that_was_changed_in_place_is_no_origin() -> Result<()> {
-    let dir = tempfile::tempdir()?;
-    let [float, int8] = ["float", "int8"].map(|name| dir.path().join(name));
-    write(&float, [("stem.weight", random(&[8, 4, 3])?)])?;
-    let source = Checkpoint::open(&float)?;
-    let vb = source.var_builder(DType::F32, &Device::Cpu);
-    let mut stem = vec![nn::conv1d_no_bias(4, 8, 3, Default::default(), vb.pp("stem"))?];
+    let source = Source::random([("stem.weight", &[8, 4, 3])])?;
+    let stem = nn::conv1d_no_bias(4, 8, 3, Default::default(), source.vb.pp("stem"))?;
     let spec = QConfigSpec::of("0", QConfig::int8()).min_params(0);
-    quantize_dynamic(&mut stem, &spec)?;
-    checkpoint::save(&stem, &source, &int8)?;
-    let source = Checkpoint::open(&int8)?;
+    source.quantize(&mut vec![stem], &spec)?;
+    let saved = source.saved()?;
     for dtype in [DType::F32, DType::F16, DType::BF16] {
-        let vb = source.var_builder(dtype, &Device::Cpu);
-        let weight = vb.get((8, 4, 3), "stem.weight")?;
+        let weight = saved.var_builder(dtype, &Device::Cpu).get((8, 4, 3), "stem.weight")?;
         let of_weight = || nn::Conv1d::new(weight.clone(), None, Default::default());
         let is_quantized = |layer: &nn::Conv1d| layer.weight_infos()[0].quantized;
         assert!(is_quantized(&of_weight()), "{dtype:?}");
         weight.zero_set()?;
         let layer = of_weight();
         assert!(!is_quantized(&layer), "{dtype:?}");
-        let xs = Tensor::ones((1, 4, 5), dtype, &Device::Cpu)?;
-        let ys = layer.forward(&xs)?.to_dtype(DType::F32)?.flatten_all()?;
-        assert!(ys.to_vec1::<f32>()?.iter().all(|y| *y == 0.));
+        let ys = layer.forward(&Tensor::ones((1, 4, 5), dtype, &Device::Cpu)?)?;
+        assert!(values(&ys).iter().all(|y| *y == 0.));
     }
     Ok(())
 }
@@ -380,14 +311,11 @@ fn a_convolution_that_was_changed_in_place_is_no_origin() -> Result<()> {
 #[test]
 fn a_float_layer_reads_its_tensor_once() -> Result<()> {
     let bytes_read = || -> Result<u64> {
-        let io = std::fs::read_to_string("/proc/thread-self/io")?;
+        let io = fs::read_to_string("/proc/thread-self/io")?;
         let read = io.lines().find_map(|line| line.strip_prefix("rchar: "));
         Ok(read.expect("rchar").parse()?)
     };
-    let dir = tempfile::tempdir()?;
-    let float = dir.path().join("float");
-    write(&float, [("a.weight", random(&[512, 300])?)])?;
-    let vb = Checkpoint::open(&float)?.var_builder(DType::F32, &Device::Cpu);
+    let vb = &Source::random([("a.weight", &[512, 300])])?.vb;
     let whole = || vb.get((512, 300), "a.weight");
     let loads: [&dyn Fn() -> candle_core::Result<nn::Linear>; 4] = [
         &|| nn::linear_no_bias(300, 512, vb.pp("a")),
@@ -406,13 +334,9 @@ fn a_float_layer_reads_its_tensor_once() -> Result<()> {
 
 #[test]
 fn a_bias_that_does_not_fit_a_quantized_weight_is_an_error() -> Result<()> {
-    let dir = tempfile::tempdir()?;
-    let [float, int8] = ["float", "int8"].map(|name| dir.path().join(name));
-    write(&float, [("embed.weight", random(&[64, 8])?)])?;
-    let (source, linear) = (Checkpoint::open(&float)?, ["embed".to_owned()]);
-    let plan = checkpoint::Plan::new(&source, &specs()[1], &linear, &[])?;
-    checkpoint::quantize(&source, &plan, &int8, |_| {})?;
-    let vb = Checkpoint::open(&int8)?.var_builder(DType::F32, &Device::Cpu);
+    let source = Source::random([("embed.weight", &[64, 8])])?;
+    source.convert(&all_int8(), &["embed"])?;
+    let vb = source.saved_vb()?;
     let embed = nn::embedding(64, 8, vb.pp("embed"))?;
     let nan = "non-finite bias: expected finite numbers, got NaN at index 3";
     for (len, value, expected) in [
@@ -425,88 +349,53 @@ fn a_bias_that_does_not_fit_a_quantized_weight_is_an_error() -> Result<()> {
         let bias = Some(Tensor::new(bias, &Device::Cpu)?);
         let weight = vb.get((64, 8), "embed.weight")?;
         for layer in [nn::Linear::tied(&embed, bias.clone()), nn::Linear::new(weight, bias)] {
-            let error = layer.forward(&random(&[2, 8])?).err();
+            let error = layer.forward(&random(&[2, 8])).err();
             let error = error.map(|error| error.to_string()).unwrap_or_default();
             assert!(error.contains(expected), "{error}");
-            let is_quantized = layer.projection().qweight().is_some();
-            assert_eq!(error.is_empty(), is_quantized, "{error}");
+            assert_eq!(error.is_empty(), is_quantized(&layer), "{error}");
         }
     }
     Ok(())
 }
 
 #[test]
-fn rows_of_two_numbers_from_the_first_on_are_saved() -> Result<()> {
-    let dir = tempfile::tempdir()?;
-    let [float, out] = ["float", "out"].map(|name| dir.path().join(name));
-    write_in_proj(&float)?;
-    let load = |vb: VarBuilder<'static>| {
-        let weight = vb.get((24, 16), "attn.in_proj_weight")?;
-        let rows = |n| Ok(nn::Linear::new(weight.narrow(0, 0, n)?, None));
-        [8, 16].into_iter().map(rows).collect()
-    };
-    for spec in specs() {
-        round_trip(&float, &out, &spec, DType::F32, load, each)?;
-    }
-    Ok(())
-}
-
-#[test]
 fn a_table_that_would_not_be_found_again_is_refused() -> Result<()> {
-    let dir = tempfile::tempdir()?;
-    let [float, out] = ["float", "out"].map(|name| dir.path().join(name));
-    write(&float, [("embed.weight", random(&[40, 16])?)])?;
-    let source = Checkpoint::open(&float)?;
-    let vb = source.var_builder(DType::F32, &Device::Cpu);
-    let embed = nn::embedding(40, 16, vb.pp("embed"))?;
+    let source = Source::random([("embed.weight", &[40, 16])])?;
+    let embed = nn::embedding(40, 16, source.vb.pp("embed"))?;
     // A padded vocabulary.
     let head = nn::Linear::new(embed.embeddings().narrow(0, 0, 30)?, None);
-    let mut model = Tied { embed, head };
-    let spec = QConfigSpec::int8().min_params(0).embeddings().exclude("head");
-    quantize_dynamic(&mut model, &spec)?;
-    let error = checkpoint::save(&model, &source, &out).unwrap_err().to_string();
-    assert!(error.starts_with("embed: cannot save"), "{error}");
+    let spec = all_int8().embeddings().exclude("head");
+    fault(source.quantize(&mut Tied { embed, head }, &spec)).starts("embed: cannot save");
     Ok(())
 }
 
 #[test]
 fn rows_of_a_quantized_tensor_give_a_quantized_layer() -> Result<()> {
-    let dir = tempfile::tempdir()?;
-    let [float, out, twice] = ["float", "out", "twice"].map(|name| dir.path().join(name));
-    write(&float, [("qkv.weight", random(&[24, 16])?)])?;
+    let source = Source::random([("qkv.weight", &[24, 16])])?;
     let whole = |vb: VarBuilder<'static>| nn::linear_no_bias(16, 24, vb.pp("qkv"));
-    let spec = QConfigSpec::int8().min_params(0);
-    round_trip(&float, &out, &spec, DType::F32, whole, |m| vec![m])?;
-    let opened = Checkpoint::open(&out)?;
-    let vb = opened.var_builder(DType::F32, &Device::Cpu);
+    round_trip(&source, &all_int8(), whole, |m| vec![m])?;
+    let opened = source.saved()?;
+    let vb = vb_of(&opened);
     let whole = whole(vb.clone())?.weight().to_vec2::<f32>()?;
     let weight = vb.get((24, 16), "qkv.weight")?;
     let slices = [(0, 16), (16, 4), (20, 4)];
     let slices = slices.map(|(at, n)| nn::Linear::new(weight.narrow(0, at, n).unwrap(), None));
     for (layer, at) in slices.iter().zip([0, 16, 20]) {
-        assert!(layer.projection().qweight().is_some());
+        assert!(is_quantized(layer));
         let rows = layer.weight().to_vec2::<f32>()?;
         assert_eq!(rows, whole[at..at + rows.len()]);
     }
+    let twice = source.beside("twice");
     checkpoint::save(&slices.to_vec(), &opened, &twice)?;
-    assert_eq!(std::fs::read(&twice)?, std::fs::read(&out)?);
+    assert_eq!(fs::read(&twice)?, fs::read(&source.out)?);
     Ok(())
 }
 
 /// The command quantizes them on request.
 #[test]
 fn tensors_of_several_layers_are_quantized_by_their_names() -> Result<()> {
-    let dir = tempfile::tempdir()?;
-    let [float, out, twice] = ["float", "out", "twice"].map(|name| dir.path().join(name));
-    write(
-        &float,
-        [
-            ("attn.in_proj_weight", random(&[24, 16])?),
-            ("attn.in_proj_bias", random(&[24])?),
-            ("experts.gate_up_proj", random(&[3, 10, 16])?),
-            ("head.weight", random(&[4, 16])?),
-        ],
-    )?;
+    let experts: (_, &[usize]) = ("experts.gate_up_proj", &[3, 10, 16]);
+    let source = Source::random([IN_PROJ[0], IN_PROJ[1], experts, ("head.weight", &[4, 16])])?;
     let load = |vb: &VarBuilder<'static>| -> Result<Vec<nn::Linear>> {
         let mut layers = in_proj(vb)?;
         let experts = vb.get((3, 10, 16), "experts.gate_up_proj")?;
@@ -516,69 +405,51 @@ fn tensors_of_several_layers_are_quantized_by_their_names() -> Result<()> {
         }
         Ok(layers)
     };
-    let source = Checkpoint::open(&float)?;
-    let spec = QConfigSpec::int8().min_params(0);
-    let names = ["attn.in_proj_weight", "experts.gate_up_proj"].map(str::to_owned);
-    let plan = checkpoint::Plan::new(&source, &spec, &names, &[])?;
-    checkpoint::quantize(&source, &plan, &out, |_| {})?;
-    let opened = Checkpoint::open(&out)?;
+    let spec = all_int8();
+    source.convert(&spec, &["attn.in_proj_weight", "experts.gate_up_proj"])?;
+    let opened = source.saved()?;
     let scales: Vec<_> = opened.tensors().filter(|t| t.name.ends_with("_scale")).collect();
     let shapes: Vec<_> = scales.iter().map(|tensor| &tensor.shape[..]).collect();
     assert_eq!(shapes, [&[24, 1][..], &[3, 10, 1], &[4, 1]]);
     // The bits of a model that is quantized, and of a model that is saved.
-    let mut model = load(&source.var_builder(DType::F32, &Device::Cpu))?;
+    let mut model = load(&source.vb)?;
     quantize_dynamic(&mut model, &spec)?;
-    let again = load(&opened.var_builder(DType::F32, &Device::Cpu))?;
+    let again = load(&vb_of(&opened))?;
     for (a, b) in model.iter().zip(&again) {
-        assert!(b.projection().qweight().is_some());
-        assert_eq!(bits(a, 16)?, bits(b, 16)?);
+        assert!(is_quantized(b));
+        assert_eq!(answer(a)?, answer(b)?);
     }
     let all = again.into_iter().enumerate();
     let tiles = all.filter(|(i, _)| *i < 3 || i % 2 == 1).map(|(_, layer)| layer);
+    let twice = source.beside("twice");
     checkpoint::save(&tiles.collect::<Vec<_>>(), &opened, &twice)?;
-    assert_eq!(std::fs::read(&twice)?, std::fs::read(&out)?);
+    assert_eq!(fs::read(&twice)?, fs::read(&source.out)?);
     // A reader without this support gets floats.
-    let floats = dir.path().join("floats");
+    let floats = source.beside("floats");
     checkpoint::dequantize(&opened, &floats, |_| {})?;
     let floats = candle_core::safetensors::load(&floats, &Device::Cpu)?;
-    let experts = floats["experts.gate_up_proj"].flatten_all()?.to_vec1::<f32>()?;
+    let experts = values(&floats["experts.gate_up_proj"]);
     assert_eq!(experts, opened.floats("experts.gate_up_proj")?);
-    let error = checkpoint::Plan::new(&source, &spec, &["attn.in_proj".to_owned()], &[]);
-    assert!(error.unwrap_err().to_string().contains("attn.in_proj"));
+    fault(source.plan(&spec, &["attn.in_proj"])).has("attn.in_proj");
+
+    let names = ["experts.gate_up_proj", "experts.down_proj", "experts.other"];
+    let of_experts =
+        |shapes: [[usize; 3]; 3]| Source::random([0, 1, 2].map(|i| (names[i], &shapes[i][..])));
     // The rows here are inputs: a scale for each has no meaning for outputs.
     for [first, second] in [[[3, 16, 20], [3, 10, 16]], [[3, 16, 32], [3, 16, 16]]] {
-        let experts =
-            [("experts.gate_up_proj", random(&first)?), ("experts.down_proj", random(&second)?)];
-        write(&float, experts)?;
-        let source = Checkpoint::open(&float)?;
-        for name in ["experts.gate_up_proj", "experts.down_proj"] {
-            let error = checkpoint::Plan::new(&source, &spec, &[name.to_owned()], &[]);
-            let error = error.expect_err("inputs as rows").to_string();
-            assert!(error.contains("whose rows are inputs"), "{error}");
+        let source = Source::random([(names[0], &first[..]), (names[1], &second)])?;
+        for name in &names[..2] {
+            fault(source.plan(&spec, &[name])).has("whose rows are inputs");
         }
     }
     // The usual orientation, and sizes that only one of the two products determines.
     for [first, second] in
         [[[3, 12, 8], [3, 8, 6]], [[3, 7, 12], [3, 6, 8]], [[3, 8, 10], [3, 6, 8]]]
     {
-        let names = ["experts.gate_up_proj", "experts.down_proj", "experts.other"];
-        let shapes = [first, second, first];
-        let experts = names.iter().zip(shapes);
-        let experts = experts.map(|(name, shape)| Ok((*name, random(&shape)?)));
-        let experts = experts.collect::<Result<Vec<_>>>()?;
-        candle_core::safetensors::save(&experts.into_iter().collect::<HashMap<_, _>>(), &float)?;
-        let source = Checkpoint::open(&float)?;
-        checkpoint::Plan::new(&source, &spec, &names.map(str::to_owned), &[])?;
+        of_experts([first, second, first])?.plan(&spec, &names)?;
     }
     // Another tensor beside such experts.
-    let names = ["experts.gate_up_proj", "experts.down_proj", "experts.other"];
-    let experts = [[3, 8, 12], [3, 6, 8], [3, 8, 12]];
-    let experts = names.iter().zip(experts);
-    let experts = experts.map(|(name, shape)| Ok((*name, random(&shape)?)));
-    let experts = experts.collect::<Result<HashMap<_, _>>>()?;
-    candle_core::safetensors::save(&experts, &float)?;
-    let source = Checkpoint::open(&float)?;
-    checkpoint::Plan::new(&source, &spec, &["experts.other".to_owned()], &[])?;
+    of_experts([[3, 8, 12], [3, 6, 8], [3, 8, 12]])?.plan(&spec, &names[2..])?;
     Ok(())
 }
 
@@ -590,14 +461,10 @@ fn rows_of_a_table_and_a_head_keep_the_activations_of_the_head() -> Result<()> {
         Head(nn::Linear),
         Table(nn::Embedding),
     }
-    let dir = tempfile::tempdir()?;
-    let [float, out] = ["float", "out"].map(|name| dir.path().join(name));
-    write(&float, [("words.weight", random(&[12, 16])?)])?;
-    let load = |checkpoint: &Checkpoint, head_first: bool| -> Result<Vec<Part>> {
-        let vb = checkpoint.var_builder(DType::F32, &Device::Cpu);
-        let all = vb.get((12, 16), "words.weight")?;
+    let source = Source::random([("words.weight", &[12, 16])])?;
+    let load = |vb: &VarBuilder<'static>, head_first: bool| -> Result<Vec<Part>> {
         let mut parts = Vec::new();
-        for rows in all.chunk(2, 0)? {
+        for rows in vb.get((12, 16), "words.weight")?.chunk(2, 0)? {
             parts.push(Part::Head(nn::Linear::new(rows.clone(), None)));
             parts.push(Part::Table(nn::Embedding::new(rows, 16)));
         }
@@ -608,18 +475,16 @@ fn rows_of_a_table_and_a_head_keep_the_activations_of_the_head() -> Result<()> {
     };
     let heads = |parts: &[Part]| -> Result<Vec<Vec<u32>>> {
         let heads = parts.iter().filter_map(|part| match part {
-            Part::Head(head) => Some(bits(head, 16)),
+            Part::Head(head) => Some(answer(head)),
             Part::Table(_) => None,
         });
         heads.collect()
     };
-    let source = Checkpoint::open(&float)?;
+    let spec = QConfigSpec::int4().min_params(0).kind(LayerKind::Embedding, QConfig::int4());
     for head_first in [true, false] {
-        let mut model = load(&source, head_first)?;
-        let spec = QConfigSpec::int4().min_params(0);
-        quantize_dynamic(&mut model, &spec.kind(LayerKind::Embedding, QConfig::int4()))?;
-        checkpoint::save(&model, &source, &out)?;
-        let again = load(&Checkpoint::open(&out)?, head_first)?;
+        let mut model = load(&source.vb, head_first)?;
+        source.quantize(&mut model, &spec)?;
+        let again = load(&source.saved_vb()?, head_first)?;
         assert_eq!(heads(&again)?, heads(&model)?, "{head_first}");
     }
     Ok(())
@@ -634,7 +499,7 @@ fn parts_with_and_without_zero_points_are_one_tensor() -> Result<()> {
 
     impl Observer for Shifted {
         fn observe(&mut self, tensor: &Tensor) -> candle_dynquant::Result<()> {
-            let first = tensor.narrow(1, 0, 1)?.flatten_all()?.to_vec1::<f32>()?;
+            let first = values(&tensor.narrow(1, 0, 1)?);
             self.0 = first.iter().map(|x| 5 * i32::from(*x >= 10.)).collect();
             Ok(())
         }
@@ -645,13 +510,9 @@ fn parts_with_and_without_zero_points_are_one_tensor() -> Result<()> {
         }
     }
 
-    let dir = tempfile::tempdir()?;
-    let [float, out] = ["float", "out"].map(|name| dir.path().join(name));
-    let load = |checkpoint: &Checkpoint| -> Result<Vec<nn::Linear>> {
-        let vb = checkpoint.var_builder(DType::F32, &Device::Cpu);
+    let load = |vb: &VarBuilder<'static>| -> Result<Vec<nn::Linear>> {
         let parts = vb.get((6, 16), "qkv.weight")?.chunk(2, 0)?;
-        let parts = parts.into_iter().map(|part| nn::Linear::new(part, None));
-        Ok(parts.collect())
+        Ok(parts.into_iter().map(|part| nn::Linear::new(part, None)).collect())
     };
     let custom = CustomObserver::new("Shifted", |_| Ok(Box::<Shifted>::default()));
     let kind = ObserverKind::Custom(custom);
@@ -662,14 +523,12 @@ fn parts_with_and_without_zero_points_are_one_tensor() -> Result<()> {
     for large in [48..96, 0..48] {
         let value = |i: usize| (i % 9) as f32 + 10. * f32::from(large.contains(&i));
         let rows: Vec<f32> = (0..96).map(value).collect();
-        write(&float, [("qkv.weight", Tensor::from_vec(rows, (6, 16), &Device::Cpu)?)])?;
-        let source = Checkpoint::open(&float)?;
-        let mut model = load(&source)?;
-        quantize_dynamic(&mut model, &spec)?;
-        checkpoint::save(&model, &source, &out)?;
-        for (a, b) in model.iter().zip(load(&Checkpoint::open(&out)?)?) {
-            assert!(b.projection().qweight().is_some());
-            assert_eq!(bits(a, 16)?, bits(&b, 16)?);
+        let source = Source::of([("qkv.weight", Tensor::from_vec(rows, (6, 16), &Device::Cpu)?)])?;
+        let mut model = load(&source.vb)?;
+        source.quantize(&mut model, &spec)?;
+        for (a, b) in model.iter().zip(load(&source.saved_vb()?)?) {
+            assert!(is_quantized(&b));
+            assert_eq!(answer(a)?, answer(&b)?);
         }
     }
     Ok(())
@@ -678,32 +537,28 @@ fn parts_with_and_without_zero_points_are_one_tensor() -> Result<()> {
 /// Only the file that holds a tensor records the layers that are sliced from it.
 #[test]
 fn parts_are_recorded_where_their_tensor_is() -> Result<()> {
-    let dir = tempfile::tempdir()?;
-    let [float, out] = ["float", "out"].map(|name| dir.path().join(name));
-    std::fs::create_dir(&float)?;
-    let tensors = [("qkv.weight", random(&[9, 16])?), ("head.weight", random(&[4, 16])?)];
+    let (_dir, [float, out]) = paths(["float", "out"]);
+    fs::create_dir(&float)?;
+    let tensors = [("qkv.weight", random(&[9, 16])), ("head.weight", random(&[4, 16]))];
     let mut map = serde_json::Map::new();
     for (i, (name, tensor)) in tensors.into_iter().enumerate() {
         let file = format!("model-{i}.safetensors");
         write(&float.join(&file), [(name, tensor)])?;
         map.insert(name.to_owned(), file.into());
     }
-    let index = serde_json::json!({"metadata": {}, "weight_map": map});
-    std::fs::write(float.join("model.safetensors.index.json"), index.to_string())?;
+    let index = json!({"metadata": {}, "weight_map": map});
+    fs::write(float.join("model.safetensors.index.json"), index.to_string())?;
     let source = Checkpoint::open(&float)?;
-    let vb = source.var_builder(DType::F32, &Device::Cpu);
+    let vb = vb_of(&source);
     // Some rows twice and unordered, which a record of views stores.
     let qkv = vb.get((9, 16), "qkv.weight")?;
     let mut model = vec![nn::linear_no_bias(16, 4, vb.pp("head"))?];
     for (start, len) in [(0, 6), (3, 6)] {
         model.push(nn::Linear::new(qkv.narrow(0, start, len)?, None));
     }
-    quantize_dynamic(&mut model, &QConfigSpec::pytorch())?;
-    checkpoint::save(&model, &source, &out)?;
+    save_quantized(&mut model, &QConfigSpec::pytorch(), &source, &out)?;
     let header = |number: usize| -> Result<String> {
-        let bytes = std::fs::read(out.join(format!("model-{number}.safetensors")))?;
-        let length = u64::from_le_bytes(bytes[..8].try_into()?) as usize;
-        Ok(String::from_utf8(bytes[8..8 + length].to_vec())?)
+        Ok(header(&fs::read(out.join(format!("model-{number}.safetensors")))?).to_string())
     };
     assert!(header(0)?.contains("views"), "{}", header(0)?);
     assert!(!header(1)?.contains("qkv"), "{}", header(1)?);
@@ -712,146 +567,107 @@ fn parts_are_recorded_where_their_tensor_is() -> Result<()> {
 
 #[test]
 fn views_that_do_not_fit_are_refused() -> Result<()> {
-    let dir = tempfile::tempdir()?;
-    let [float, out, bad] = ["float", "out", "bad"].map(|name| dir.path().join(name));
-    write(&float, [("embed.weight", random(&[40, 16])?)])?;
-    let source = Checkpoint::open(&float)?;
-    let vb = source.var_builder(DType::F32, &Device::Cpu);
-    let embed = nn::embedding(40, 16, vb.pp("embed"))?;
+    let source = Source::random([("embed.weight", &[40, 16])])?;
+    let embed = nn::embedding(40, 16, source.vb.pp("embed"))?;
     let head = nn::Linear::tied(&embed, None);
-    let mut model = Tied { embed, head };
-    quantize_dynamic(&mut model, &QConfigSpec::int8().min_params(0))?;
-    checkpoint::save(&model, &source, &out)?;
-    let bytes = std::fs::read(&out)?;
-    let length = usize::try_from(u64::from_le_bytes(bytes[..8].try_into()?))?;
-    let (header, rest) = bytes[8..].split_at(length);
-    let header: serde_json::Value = serde_json::from_slice(header)?;
+    source.quantize(&mut Tied { embed, head }, &all_int8())?;
+    let (bytes, bad) = (fs::read(&source.out)?, source.beside("bad"));
+    let header = header(&bytes);
     let key = "candle_dynquant";
     let record = header["__metadata__"][key].as_str().unwrap_or_default();
-    let record: serde_json::Value = serde_json::from_str(record)?;
+    let record: Value = serde_json::from_str(record)?;
     assert_eq!(record["version"], 2);
-    let open = |change: &dyn Fn(&mut serde_json::Value)| -> Result<String> {
+    let open_with = |change: &dyn Fn(&mut Value)| -> Result<String> {
         let (mut header, mut record) = (header.clone(), record.clone());
         change(&mut record);
         header["__metadata__"][key] = record.to_string().into();
-        let mut header = header.to_string().into_bytes();
-        header.resize(header.len().next_multiple_of(8), b' ');
-        let length = (header.len() as u64).to_le_bytes();
-        std::fs::write(&bad, [&length[..], &header, rest].concat())?;
+        fs::write(&bad, with_header(&bytes, &header))?;
         let opened = Checkpoint::open(&bad);
         Ok(opened.err().map_or(String::new(), |error| error.to_string()))
     };
-    assert_eq!(open(&|_| ())?, "");
-    const VIEW: &str = "/views/embed.weight.quantized";
-    let set = |path: &str, value: serde_json::Value| {
-        let path = format!("{VIEW}{path}");
-        open(&|record| *record.pointer_mut(&path).expect("a value") = value.clone())
-    };
+    assert_eq!(open_with(&|_| ())?, "");
     for (path, value, expected) in [
-        ("/of", "none".into(), "no such tensor"),
-        ("/of", "embed.weight.quantized".into(), "a view of a view"),
-        ("/part/offset", 1.into(), "640 elements"),
-        ("/part/offset", u64::MAX.into(), "640 elements"),
-        ("/part/strides", serde_json::json!([u64::MAX, 1]), "640 elements"),
-        ("/part/shape", serde_json::json!([20, 16]), "[40, 16]"),
-        ("/part/shape", serde_json::json!([0, 16]), "640 elements"),
-        ("/part/shape", serde_json::json!([40]), "candle_dynquant"),
-        ("/part", serde_json::json!({}), "candle_dynquant"),
+        ("/of", json!("none"), "no such tensor"),
+        ("/of", json!("embed.weight.quantized"), "a view of a view"),
+        ("/part/offset", json!(1), "640 elements"),
+        ("/part/offset", json!(u64::MAX), "640 elements"),
+        ("/part/strides", json!([u64::MAX, 1]), "640 elements"),
+        ("/part/shape", json!([20, 16]), "[40, 16]"),
+        ("/part/shape", json!([0, 16]), "640 elements"),
+        ("/part/shape", json!([40]), "candle_dynquant"),
+        ("/part", json!({}), "candle_dynquant"),
     ] {
-        let error = set(path, value)?;
+        let path = format!("/views/embed.weight.quantized{path}");
+        let set = |record: &mut Value| *record.pointer_mut(&path).expect("a value") = value.clone();
+        let error = open_with(&set)?;
         assert!(error.contains(expected) && error.len() < 1_000, "{path}: {error}");
     }
-    let error = open(&|record| {
+    let error = open_with(&|record| {
         record["views"]["other"] = record["views"]["embed.weight.quantized"].clone()
     })?;
     assert!(error.contains("\"other\""), "{error}");
-    let error = open(&|record| record["version"] = 4.into())?;
+    let error = open_with(&|record| record["version"] = 4.into())?;
     assert!(error.contains("1 or 2 or 3"), "{error}");
     // A scale that is NaN, which building the head would detect.
     let scale = &header["embed.weight.quantized_scale"]["data_offsets"][0];
-    let at = 8 + length + usize::try_from(scale.as_u64().expect("an offset"))?;
+    let body = 8 + usize::try_from(u64::from_le_bytes(bytes[..8].try_into()?))?;
+    let at = body + usize::try_from(scale.as_u64().expect("an offset"))?;
     let mut damaged = bytes.clone();
     damaged[at..at + 4].copy_from_slice(&f32::NAN.to_le_bytes());
-    std::fs::write(&bad, damaged)?;
-    let vb = Checkpoint::open(&bad)?.var_builder(DType::F32, &Device::Cpu);
-    let error = nn::embedding(40, 16, vb.pp("embed")).expect_err("a NaN").to_string();
-    assert!(error.contains("quantized_scale") && error.contains("NaN"), "{error}");
+    fs::write(&bad, damaged)?;
+    let embed = nn::embedding(40, 16, open(&bad)?.pp("embed"));
+    fault(embed).has("quantized_scale").has("NaN");
     Ok(())
 }
 
 #[test]
 fn rows_that_saturate_are_counted_together() -> Result<()> {
-    let dir = tempfile::tempdir()?;
-    let [float, out] = ["float", "out"].map(|name| dir.path().join(name));
     let mut values = vec![1f32; 24 * 16];
     for at in [3, 4, 8 * 16, 8 * 16 + 1, 16 * 16] {
         values[at] = 1e6;
     }
     let weight = Tensor::from_vec(values, (24, 16), &Device::Cpu)?;
-    let bias = random(&[24])?;
-    write(&float, [("attn.in_proj_weight", weight), ("attn.in_proj_bias", bias)])?;
-    let source = Checkpoint::open(&float)?;
-    let mut layers = in_proj(&source.var_builder(DType::F32, &Device::Cpu))?;
-    quantize_dynamic(&mut layers, &QConfigSpec::float16().min_params(0))?;
-    checkpoint::save(&layers, &source, &out)?;
-    let opened = Checkpoint::open(&out)?;
-    let vb = opened.var_builder(DType::F32, &Device::Cpu);
+    let source = Source::of([(IN_PROJ[0].0, weight), (IN_PROJ[1].0, random(&[24]))])?;
+    let mut layers = in_proj(&source.vb)?;
+    source.quantize(&mut layers, &QConfigSpec::float16().min_params(0))?;
+    let opened = source.saved()?;
+    let vb = vb_of(&opened);
     let whole = nn::Linear::new(vb.get((24, 16), "attn.in_proj_weight")?, None);
     let whole = whole.projection().qweight().expect("float16").saturated();
     assert_eq!(whole, 5);
     // Rows that were loaded do not know theirs.
-    let twice = dir.path().join("twice");
+    let twice = source.beside("twice");
     checkpoint::save(&in_proj(&vb)?, &opened, &twice)?;
-    assert_eq!(std::fs::read(&twice)?, std::fs::read(&out)?);
+    assert_eq!(fs::read(&twice)?, fs::read(&source.out)?);
     Ok(())
 }
 
 #[test]
 fn columns_of_a_quantized_tensor_are_its_values() -> Result<()> {
-    let dir = tempfile::tempdir()?;
-    let [float, int8, out] = ["float", "int8", "out"].map(|name| dir.path().join(name));
-    write(&float, [("w.weight", random(&[8, 16])?)])?;
-    let spec = QConfigSpec::int8().min_params(0);
+    let source = Source::random([("w.weight", &[8, 16])])?;
+    let spec = all_int8();
     let whole = |vb: VarBuilder<'static>| nn::linear_no_bias(16, 8, vb.pp("w"));
-    round_trip(&float, &int8, &spec, DType::F32, whole, |m| vec![m])?;
+    round_trip(&source, &spec, whole, |m| vec![m])?;
     // Groups of inputs in another library's layout.
-    let groups = dir.path().join("groups");
+    let [groups, out] = ["groups", "columns"].map(|name| source.beside(name));
     let codes: Vec<u8> = (0..128).map(|i| (i * 37 % 251) as u8).collect();
     let scales: Vec<f32> = (0..32).map(|i| 0.5 + i as f32).collect();
     let groups_of_four = [
-        ("w.weight", "I8", serde_json::json!([8, 16]), &codes[..]),
-        ("w.weight_scale", "F32", serde_json::json!([8, 4]), &super::text::f32s(&scales)[..]),
+        ("w.weight", "I8", json!([8, 16]), &codes[..]),
+        ("w.weight_scale", "F32", json!([8, 4]), &f32s(&scales)[..]),
     ];
-    std::fs::write(&groups, super::text::tensors(&groups_of_four, serde_json::Value::Null))?;
+    fs::write(&groups, tensors(&groups_of_four, Value::Null))?;
     // Quantized once more, they find their place by their values.
-    for source in [&int8, &groups] {
+    for path in [&source.out, &groups] {
+        let opened = Checkpoint::open(path)?;
         for (axis, at) in [(1, 4), (0, 5)] {
             let load = |vb: VarBuilder<'static>| {
                 let weight = vb.get((8, 16), "w.weight")?;
-                let part = weight.narrow(axis, at, 3)?;
-                Ok(nn::Linear::new(part, None))
+                Ok(nn::Linear::new(weight.narrow(axis, at, 3)?, None))
             };
-            let saved = round_trip(source, &out, &spec, DType::F32, load, |m| vec![m])?;
-            assert_eq!(saved.beside.len(), 1, "{axis} of {}", source.display());
+            let saved = round_trip_of(&opened, &out, &spec, DType::F32, load, |m| vec![m])?;
+            assert_eq!(saved.beside.len(), 1, "{axis} of {}", path.display());
         }
-    }
-    Ok(())
-}
-
-#[test]
-fn weights_of_one_row_or_one_column_are_found() -> Result<()> {
-    let dir = tempfile::tempdir()?;
-    let [float, out] = ["float", "out"].map(|name| dir.path().join(name));
-    write(&float, [("row", random(&[1, 16])?), ("column", random(&[16, 1])?)])?;
-    let load = |vb: VarBuilder<'static>| {
-        Ok(vec![
-            nn::Linear::new(vb.get((1, 16), "row")?, None),
-            nn::Linear::new(vb.get((16, 1), "column")?, None),
-        ])
-    };
-    for spec in specs() {
-        let saved = round_trip(&float, &out, &spec, DType::F32, load, each)?;
-        assert_eq!(saved.beside.len(), 0, "{spec}");
     }
     Ok(())
 }
@@ -859,37 +675,29 @@ fn weights_of_one_row_or_one_column_are_found() -> Result<()> {
 /// The register drops tensors of closed checkpoints, at the latest after a thousand.
 #[test]
 fn a_tensor_keeps_its_origin_among_thousands() -> Result<()> {
-    let dir = tempfile::tempdir()?;
-    let [float, int8] = ["float", "int8"].map(|name| dir.path().join(name));
-    write(&float, [("w.weight", random(&[6, 8])?)])?;
-    let spec = QConfigSpec::int8().min_params(0);
+    let source = Source::random([("w.weight", &[6, 8])])?;
     let whole = |vb: VarBuilder<'static>| nn::linear_no_bias(8, 6, vb.pp("w"));
-    round_trip(&float, &int8, &spec, DType::F32, whole, |m| vec![m])?;
-    let vb = Checkpoint::open(&int8)?.var_builder(DType::F32, &Device::Cpu);
+    round_trip(&source, &all_int8(), whole, |m| vec![m])?;
+    let vb = source.saved_vb()?;
     let first = vb.get((6, 8), "w.weight")?;
     let others = (0..3_000).map(|_| vb.get((6, 8), "w.weight"));
     let others = others.collect::<candle_core::Result<Vec<_>>>()?;
     assert_eq!(others.len(), 3_000);
-    let layer = nn::Linear::new(first, None);
-    assert!(layer.projection().qweight().is_some());
+    assert!(is_quantized(&nn::Linear::new(first, None)));
     Ok(())
 }
 
 #[test]
 fn the_bias_beside_a_tensor_is_not_that_of_its_parts() -> Result<()> {
-    let dir = tempfile::tempdir()?;
-    let [float, out] = ["float", "out"].map(|name| dir.path().join(name));
-    write(&float, [("qkv.weight", random(&[6, 8])?), ("qkv.bias", random(&[3])?)])?;
+    let source = Source::random([("qkv.weight", &[6, 8]), ("qkv.bias", &[3])])?;
     let load = |vb: VarBuilder<'static>| {
         let weight = vb.get((6, 8), "qkv.weight")?;
         let bias = Tensor::ones(3, DType::F32, &Device::Cpu)?;
         let part = |at| Ok(nn::Linear::new(weight.narrow(0, at, 3)?, Some(bias.clone())));
         [0, 3].into_iter().map(part).collect()
     };
-    let spec = QConfigSpec::int8().min_params(0);
-    round_trip(&float, &out, &spec, DType::F32, load, each)?;
-    let [before, after] = [&float, &out].map(|path| Checkpoint::open(path)?.floats("qkv.bias"));
-    assert_eq!(before?, after?);
+    round_trip(&source, &all_int8(), load, each)?;
+    assert_eq!(source.checkpoint.floats("qkv.bias")?, source.saved()?.floats("qkv.bias")?);
     Ok(())
 }
 
@@ -899,37 +707,26 @@ fn a_part_without_elements_is_no_origin() -> Result<()> {
         let weight = vb.get((24, 16), "w.weight")?;
         Ok(vec![nn::Linear::new(weight.narrow(0, 8, 0)?, None)])
     };
-    let spec = QConfigSpec::int8().min_params(0);
-    let error = saved([("w.weight", random(&[24, 16])?)], load, &spec)?;
+    let error = saved([("w.weight", random(&[24, 16]))], load, &all_int8())?;
     assert!(error.starts_with("0: cannot save"), "{error}");
     Ok(())
 }
 
 #[test]
 fn a_table_of_a_quantized_tensor_is_quantized() -> Result<()> {
-    let dir = tempfile::tempdir()?;
-    let [float, int8] = ["float", "int8"].map(|name| dir.path().join(name));
-    write(&float, [("embed.weight", random(&[40, 16])?)])?;
-    let source = Checkpoint::open(&float)?;
-    let mut table =
-        nn::embedding(40, 16, source.var_builder(DType::F32, &Device::Cpu).pp("embed"))?;
-    let spec = QConfigSpec::int8().min_params(0).embeddings();
-    quantize_dynamic(&mut table, &spec)?;
-    checkpoint::save(&table, &source, &int8)?;
-    let vb = Checkpoint::open(&int8)?.var_builder(DType::F32, &Device::Cpu);
+    let source = Source::random([("embed.weight", &[40, 16])])?;
+    let mut table = nn::embedding(40, 16, source.vb.pp("embed"))?;
+    source.quantize(&mut table, &all_int8().embeddings())?;
+    let vb = source.saved_vb()?;
     let weight = vb.get((40, 16), "embed.weight")?;
-    let again = nn::Embedding::new(weight, 16);
-    assert!(again.qtable().is_some());
+    assert!(nn::Embedding::new(weight, 16).qtable().is_some());
     Ok(())
 }
 
 #[test]
 fn layers_of_one_tensor_have_equal_descriptions() -> Result<()> {
-    let dir = tempfile::tempdir()?;
-    let float = dir.path().join("float");
-    write(&float, [("w.weight", random(&[6, 8])?)])?;
-    let vb = Checkpoint::open(&float)?.var_builder(DType::F32, &Device::Cpu);
-    let weight = vb.get((6, 8), "w.weight")?;
+    let source = Source::random([("w.weight", &[6, 8])])?;
+    let weight = source.vb.get((6, 8), "w.weight")?;
     let layers = [0; 2].map(|_| nn::Linear::new(weight.clone(), None));
     assert_eq!(layers[0].weight_infos(), layers[1].weight_infos());
     Ok(())

@@ -1,20 +1,12 @@
 //! Folders by GPTQModel, AutoAWQ and AutoRound, see assets/reference/layout_gptq.py, layout_awq.py
 //! and layout_auto_round.py, and files that lie in their manner.
 
-use std::collections::HashMap;
-use std::fs;
-use std::path::{Path, PathBuf};
+use safetensors::Dtype::{F16, I32};
 
-use anyhow::Result;
-use candle_core::{DType, Device, Module, Tensor};
-use candle_dynquant::{
-    Checkpoint, GroupScheme, QConfigSpec, QWeight, checkpoint, nn, quantize_dynamic,
+use super::fixtures::{
+    self, Entry, Mlp, Raw, Sizes, difference, expected, groups_of, raw, replace, write_raw, zeros,
 };
-use candle_dynquant_support::rows;
-use safetensors::Dtype::{self, F16, I32};
-use serde_json::{Value, json};
-
-use super::groups::{Raw, difference, raw, write};
+use crate::kit::*;
 
 const FOLDERS: [&str; 5] = ["gptq", "gptq_v2", "awq", "auto_round", "auto_round_v2"];
 /// The names of the 8-bit fixtures.
@@ -22,61 +14,28 @@ const BYTES: [&str; 1] = ["auto_round_8"];
 const WEIGHTS: [&str; 3] = ["up.weight", "down.weight", "out.weight"];
 
 fn fixture(name: &str) -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).join(format!("assets/reference/layout_{name}"))
+    fixtures::fixture(&format!("layout_{name}"))
 }
 
-fn expected(folder: &Path) -> Result<HashMap<String, Tensor>> {
-    let path = folder.join("expected.safetensors");
-    Ok(candle_core::safetensors::load(path, &Device::Cpu)?)
-}
+const SIZES: Sizes = &[
+    ("up", 96, 128, true),
+    ("down", 128, 64, false),
+    ("out", 64, 32, true),
+    ("head", 32, 3, true),
+];
 
-/// The model of assets/reference/layouts.py.
-#[derive(candle_dynquant::Quantizable)]
-struct Model {
-    up: nn::Linear,
-    down: nn::Linear,
-    out: nn::Linear,
-    head: nn::Linear,
-}
-
-impl Model {
-    fn open(path: &Path) -> Result<Self> {
-        let vb = Checkpoint::open(path)?.var_builder(DType::F32, &Device::Cpu);
-        Ok(Self {
-            up: nn::linear(96, 128, vb.pp("up"))?,
-            down: nn::linear_no_bias(128, 64, vb.pp("down"))?,
-            out: nn::linear(64, 32, vb.pp("out"))?,
-            head: nn::linear(32, 3, vb.pp("head"))?,
-        })
-    }
-
-    fn forward(&self, xs: &Tensor) -> Result<Tensor> {
-        let xs = self.down.forward(&self.up.forward(xs)?.relu()?)?;
-        Ok(self.head.forward(&self.out.forward(&xs)?)?)
-    }
-
-    fn bits(&self, xs: &Tensor) -> Result<Vec<u32>> {
-        let ys = self.forward(xs)?.flatten_all()?.to_vec1::<f32>()?;
-        Ok(ys.into_iter().map(f32::to_bits).collect())
-    }
-
-    fn groups(&self) -> Vec<Option<(Option<usize>, GroupScheme)>> {
-        let layers = [&self.up, &self.down, &self.out, &self.head];
-        let groups = layers.map(|layer| layer.projection().qweight().and_then(QWeight::groups));
-        let groups = groups.into_iter();
-        let pair = |config: candle_dynquant::GroupConfig| (config.group_size, config.scheme);
-        groups.map(|own| own.map(pair)).collect()
-    }
+fn groups(model: &Mlp) -> Vec<Option<(Option<usize>, GroupScheme)>> {
+    let groups = model.0.iter().map(groups_of);
+    groups.map(|own| own.map(|config| (config.group_size, config.scheme))).collect()
 }
 
 /// candle's loaders get the library's floats, in its float16.
-fn same_floats(checkpoint: &Checkpoint, expected: &HashMap<String, Tensor>) -> Result<()> {
-    let vb = checkpoint.var_builder(DType::F32, &Device::Cpu);
+fn same_floats(path: &Path, expected: &HashMap<String, Tensor>) -> Result<()> {
+    let vb = open(path)?;
     for name in WEIGHTS {
         let want = &expected[name];
         let float = vb.get(want.dims(), name)?.to_dtype(DType::F16)?;
-        let [float, want] = [&float, want].map(|t| t.to_dtype(DType::F32)?.to_vec2::<f32>());
-        assert!(float? == want?, "{name}");
+        assert!(values(&float) == values(want), "{name}");
     }
     Ok(())
 }
@@ -88,29 +47,23 @@ fn folders_are_built_from_their_codes() -> Result<()> {
         let is_8 = BYTES.contains(&name);
         let folder = fixture(name);
         let expected = expected(&folder)?;
-        let opened = Checkpoint::open(&folder)?;
-        same_floats(&opened, &expected)?;
-        let model = Model::open(&folder)?;
+        same_floats(&folder, &expected)?;
+        let (opened, model) = (Checkpoint::open(&folder)?, Mlp::open(&folder, SIZES)?);
         let (symmetric, affine) = (GroupScheme::Symmetric, GroupScheme::Affine);
-        let groups = [(Some(32), symmetric), (Some(64), affine), (None, symmetric)];
-        let mut groups = groups.map(Some);
-        if is_8 {
-            groups[1] = None;
-        }
-        let groups = groups.into_iter().chain([None]);
-        assert_eq!(model.groups(), groups.collect::<Vec<_>>(), "{name}");
+        let of_down = (!is_8).then_some((Some(64), affine));
+        let expected_groups = [Some((Some(32), symmetric)), of_down, Some((None, symmetric)), None];
+        assert_eq!(groups(&model), expected_groups, "{name}");
         let xs = &expected["input"];
-        let error = difference(&model.forward(xs)?, &expected["output"].to_dtype(DType::F32)?)?;
+        let ys = model.forward(xs)?;
+        let error = difference(&ys, &expected["output"].to_dtype(DType::F32)?)?;
         assert!(error < 0.02, "{name}: {error}");
-        let bits = model.bits(xs)?;
-        let dir = tempfile::tempdir()?;
         // Saved by the layers, and copied without a layer for the tensors.
-        let (saved, copied) = (dir.path().join("saved"), dir.path().join("copied"));
+        let (_dir, [float, saved, copied]) = paths(["float", "saved", "copied"]);
         checkpoint::save(&model, &opened, &saved)?;
         checkpoint::save(&(), &opened, &copied)?;
         for folder in [&saved, &copied] {
-            assert_eq!(Model::open(folder)?.bits(xs)?, bits, "{name}");
-            same_floats(&Checkpoint::open(folder)?, &expected)?;
+            assert_eq!(bits(&Mlp::open(folder, SIZES)?.forward(xs)?), bits(&ys), "{name}");
+            same_floats(folder, &expected)?;
         }
         let [own, others] = [saved, copied].map(|folder| raw(&folder.join("model.safetensors")));
         let (own, others) = (own?, others?);
@@ -119,10 +72,9 @@ fn folders_are_built_from_their_codes() -> Result<()> {
             assert_eq!(&others[tensor], value, "{name}: {tensor}");
         }
         assert!(others.contains_key("down.weight_zero_point") && !own.contains_key("up.qweight"));
-        let float = dir.path().join("float");
         checkpoint::dequantize(&opened, &float, |_| {})?;
-        same_floats(&Checkpoint::open(&float)?, &expected)?;
-        all[usize::from(is_8)].push(bits);
+        same_floats(&float, &expected)?;
+        all[usize::from(is_8)].push(bits(&ys));
     }
     for all in all {
         assert!(all.iter().all(|bits| *bits == all[0]));
@@ -142,19 +94,24 @@ fn gptq_of_8_bits_has_the_numbers_of_gptqmodel() -> Result<()> {
             "sym": true, "dynamic": {"+:down": {"sym": false}}});
     })?;
     let expected = expected(&fixture("auto_round_8"))?;
-    same_floats(&Checkpoint::open(dir.path())?, &expected)
+    same_floats(dir.path(), &expected)
 }
 
 /// A checkpoint of the tensors of a folder, changed, with an entry of `config.json`.
 fn changed(folder: &str, change: impl FnOnce(&mut Raw, &mut Value)) -> Result<tempfile::TempDir> {
     let folder = fixture(folder);
     let mut tensors = raw(&folder.join("model.safetensors"))?;
-    let mut config: Value = serde_json::from_slice(&fs::read(folder.join("config.json"))?)?;
+    let mut config = read_json(folder.join("config.json"))?;
     change(&mut tensors, &mut config["quantization_config"]);
     let dir = tempfile::tempdir()?;
-    write(&tensors, None, &dir.path().join("model.safetensors"))?;
+    write_raw(&tensors, None, &dir.path().join("model.safetensors"))?;
     fs::write(dir.path().join("config.json"), config.to_string())?;
     Ok(dir)
+}
+
+/// The error of such a checkpoint.
+fn refused(folder: &str, change: impl FnOnce(&mut Raw, &mut Value)) -> Result<Fault> {
+    Ok(fault(Checkpoint::open(changed(folder, change)?.path())))
 }
 
 /// The zero points of symmetric weights show whether these are stored less 1; other weights need
@@ -169,17 +126,12 @@ fn versions_are_told_by_zero_points() -> Result<()> {
         })?;
         let checkpoint = Checkpoint::open(dir.path())?;
         for name in WEIGHTS {
-            let want = expected[name].to_dtype(DType::F32)?.flatten_all()?;
-            let same = checkpoint
-                .floats(name)?
-                .iter()
-                .zip(want.to_vec1::<f32>()?)
-                .all(|(own, want)| half::f16::from_f32(*own).to_f32() == want);
+            let floats = checkpoint.floats(name)?;
+            let halves = floats.iter().map(|own| half::f16::from_f32(*own).to_f32());
+            let same = halves.eq(values(&expected[name]));
             assert_eq!(same, name != "down.weight", "{folder}: {name}");
         }
-        let dir = changed(folder, |_, config| *config = Value::Null)?;
-        let error = Checkpoint::open(dir.path()).expect_err("no version").to_string();
-        assert!(error.contains("checkpoint_format") && error.contains("down"), "{error}");
+        refused(folder, |_, config| *config = Value::Null)?.has("checkpoint_format").has("down");
     }
     // A module that is said not to be symmetric has the zero points of the file, also if all are 8.
     let [first, second] = [("gptq", 0x88), ("gptq_v2", 0x99)].map(|(folder, zeros)| {
@@ -191,12 +143,11 @@ fn versions_are_told_by_zero_points() -> Result<()> {
     });
     assert_eq!(first?, second?);
     // GPTQ's scales also show it.
-    let dir = changed("gptq", |tensors, config| {
+    refused("gptq", |tensors, config| {
         tensors.retain(|name, _| !name.ends_with("g_idx"));
         *config = Value::Null;
-    })?;
-    let error = Checkpoint::open(dir.path()).expect_err("no version").to_string();
-    assert!(error.contains("down.g_idx"), "{error}");
+    })?
+    .has("down.g_idx");
     // The greatest zero point.
     let dir = changed("awq", |tensors, _| {
         for (name, (_, _, bytes)) in tensors {
@@ -209,13 +160,10 @@ fn versions_are_told_by_zero_points() -> Result<()> {
     assert!(checkpoint.floats("up.weight")?.iter().all(|x| *x <= 0.));
     // AWQ has a single version.
     let dir = changed("awq", |_, config| *config = Value::Null)?;
-    same_floats(&Checkpoint::open(dir.path())?, &expected(&fixture("awq"))?)
+    same_floats(dir.path(), &expected(&fixture("awq"))?)
 }
 
-fn numbers(
-    shape: &[usize],
-    numbers: impl IntoIterator<Item = i32>,
-) -> (Dtype, Vec<usize>, Vec<u8>) {
+fn numbers(shape: &[usize], numbers: impl IntoIterator<Item = i32>) -> Entry {
     let bytes = numbers.into_iter().flat_map(i32::to_le_bytes).collect();
     (I32, shape.to_vec(), bytes)
 }
@@ -240,21 +188,19 @@ fn inputs_in_another_order_are_dequantized() -> Result<()> {
     let expected: Vec<_> = (0..128 * 96).map(|i| value(i / 96, i % 96)).collect();
     let checkpoint = Checkpoint::open(dir.path())?;
     assert_eq!(checkpoint.floats("up.weight")?, expected);
-    let model = Model::open(dir.path())?;
-    assert_eq!(model.groups()[0], None);
-    assert_eq!(model.groups()[2], Some((None, GroupScheme::Symmetric)));
-    let weight = model.up.weight().flatten_all()?.to_vec1::<f32>()?;
-    assert_eq!(weight, expected);
+    let model = Mlp::open(dir.path(), SIZES)?;
+    assert_eq!(groups(&model)[0], None);
+    assert_eq!(groups(&model)[2], Some((None, GroupScheme::Symmetric)));
+    assert_eq!(values(model.0[0].weight()), expected);
     let saved = dir.path().join("saved");
     checkpoint::save(&model, &checkpoint, &saved)?;
     assert!(raw(&saved.join("model.safetensors"))?.contains_key("up.weight_g_idx"));
     assert_eq!(Checkpoint::open(&saved)?.floats("up.weight")?, expected);
     // The input order goes with its codes.
     let (mut model, int8) = (model, dir.path().join("int8"));
-    quantize_dynamic(&mut model, &QConfigSpec::int8().min_params(0))?;
-    checkpoint::save(&model, &checkpoint, &int8)?;
+    save_quantized(&mut model, &all_int8(), &checkpoint, &int8)?;
     assert!(!raw(&int8.join("model.safetensors"))?.contains_key("up.weight_g_idx"));
-    assert!(Model::open(&int8)?.up.projection().qweight().is_some());
+    assert!(is_quantized(&Mlp::open(&int8, SIZES)?.0[0]));
     let float = dir.path().join("float");
     checkpoint::dequantize(&checkpoint, &float, |_| {})?;
     let float = raw(&float.join("model.safetensors"))?;
@@ -264,12 +210,9 @@ fn inputs_in_another_order_are_dequantized() -> Result<()> {
 
 #[test]
 fn files_that_lie_are_errors_that_name_their_tensors() -> Result<()> {
-    type Case<'a> = (&'a str, Option<(Dtype, Vec<usize>, Vec<u8>)>, &'a str);
-    let halves = |shape: &[usize]| {
-        let bytes = vec![0; shape.iter().product::<usize>() * 2];
-        (F16, shape.to_vec(), bytes)
-    };
-    let zeros = |shape: &[usize]| numbers(shape, vec![0; shape.iter().product()]);
+    type Case<'a> = (&'a str, Option<Entry>, &'a str);
+    let halves = |shape: &[usize]| zeros(F16, shape);
+    let zeros = |shape: &[usize]| zeros(I32, shape);
     let order = |change: fn(i32) -> i32| Some(numbers(&[96], (0..96).map(change)));
     let large = Some(numbers(&[2, 8], vec![-1; 16]));
     let groups = "[groups, out_features]";
@@ -301,15 +244,8 @@ fn files_that_lie_are_errors_that_name_their_tensors() -> Result<()> {
     ];
     for (name, to, expected) in cases {
         let (folder, name) = name.split_once('/').expect("a folder");
-        let dir = changed(folder, |tensors, _| {
-            match to {
-                Some(to) => tensors.insert(name.into(), to),
-                None => tensors.remove(name),
-            };
-        })?;
-        let error = Checkpoint::open(dir.path()).expect_err(name).to_string();
-        let module = name.split('.').next().unwrap_or_default();
-        assert!(error.contains(expected) && error.contains(module), "{name}: {error}");
+        let (module, _) = name.split_once('.').expect("a module");
+        refused(folder, |tensors, _| replace(tensors, name, to))?.has(expected).has(module);
     }
     let configs = r#"
 gptq | {"bits": 3} | bits of GPTQ: expected 4 or 8, got 3
@@ -338,31 +274,27 @@ gptq | {"quant_method": "gptqx"} | awq, bitsandbytes, gptq
 "#;
     for [folder, keys, expected] in rows(configs) {
         let changes: serde_json::Map<_, _> = serde_json::from_str(keys)?;
-        let dir = changed(folder, |_, config| {
+        refused(folder, |_, config| {
             changes.into_iter().for_each(|(key, value)| config[key] = value);
-        })?;
-        let error = Checkpoint::open(dir.path()).expect_err(expected).to_string();
-        assert!(error.contains(expected), "{keys}: {error}");
+        })?
+        .has(expected);
     }
     // The scales of an activation, which AutoAWQ stores in a separate module.
-    let dir = changed("awq", |tensors, _| {
+    refused("awq", |tensors, _| {
         tensors.insert("act.scales".into(), halves(&[96]));
-    })?;
-    let error = Checkpoint::open(dir.path()).expect_err("scales").to_string();
-    assert!(error.contains("act.scales"), "{error}");
+    })?
+    .has("act.scales");
     // Scales are read with a weight.
     let dir = changed("gptq", |tensors, _| {
         let mut nan = halves(&[3, 128]);
         nan.2[1] = 0x7e;
         tensors.insert("up.scales".into(), nan);
     })?;
-    let error = Checkpoint::open(dir.path())?.floats("up.weight").expect_err("NaN").to_string();
-    assert!(error.contains("up.weight_scale") && error.contains("NaN"), "{error}");
+    fault(Checkpoint::open(dir.path())?.floats("up.weight")).has("up.weight_scale").has("NaN");
     // A weight of that name is there already.
-    let dir = changed("gptq", |tensors, _| {
+    refused("gptq", |tensors, _| {
         tensors.insert("up.weight".into(), halves(&[128, 96]));
-    })?;
-    let error = Checkpoint::open(dir.path()).expect_err("two").to_string();
-    assert!(error.contains("up.weight"), "{error}");
+    })?
+    .has("up.weight");
     Ok(())
 }

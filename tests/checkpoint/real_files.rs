@@ -1,36 +1,16 @@
 //! Files as they occur: JSON as Python and editors write it, and other formats in place of
 //! safetensors.
 
-use std::collections::HashMap;
-use std::fs;
-use std::path::Path;
-
-use anyhow::Result;
-use candle_core::{DType, Device, Tensor};
-use candle_dynquant::checkpoint::{self, Plan};
-use candle_dynquant::{Checkpoint, LayerKind, QConfig, QConfigSpec};
-use serde_json::{Value, json};
+use super::text::file;
+use crate::kit::*;
 
 /// A folder with one matrix and this configuration.
-fn folder(path: &Path, config: &[u8]) -> Result<()> {
-    fs::create_dir_all(path)?;
-    let weight = Tensor::randn(0f32, 1., (8, 8), &Device::Cpu)?;
-    let tensors = HashMap::from([("head.weight", weight)]);
-    candle_core::safetensors::save(&tensors, path.join("model.safetensors"))?;
-    fs::write(path.join("config.json"), config)?;
-    Ok(())
-}
-
-fn quantize(from: &Path, to: &Path, spec: &QConfigSpec) -> Result<(), candle_dynquant::Error> {
-    let source = Checkpoint::open(from)?;
-    checkpoint::quantize(&source, &Plan::new(&source, spec, &[], &[])?, to, |_| ())
+fn folder(config: impl AsRef<[u8]>) -> Result<Source> {
+    Source::folder(config, &[("head.weight", &[8, 8])])
 }
 
 #[test]
 fn a_config_that_python_wrote_is_read_and_keeps_its_values() -> Result<()> {
-    let dir = tempfile::tempdir()?;
-    let (float, int8) = (dir.path().join("float"), dir.path().join("int8"));
-    let again = dir.path().join("again");
     let config = r#"{
   "eps": 1e-05,
   "infinite": Infinity,
@@ -45,36 +25,34 @@ fn a_config_that_python_wrote_is_read_and_keeps_its_values() -> Result<()> {
   "title": "\u00e9 Infinity"
 }"#;
     for mark in ["", "\u{feff}"] {
-        folder(&float, format!("{mark}{config}").as_bytes())?;
-        quantize(&float, &int8, &QConfigSpec::int8().min_params(0))?;
-        let written = fs::read_to_string(int8.join("config.json"))?;
+        let source = folder(format!("{mark}{config}"))?;
+        source.convert(&all_int8(), &[])?;
+        let written = fs::read_to_string(source.out.join("config.json"))?;
         let (before, entry) = written.split_once("  \"quantization_config\": {").expect("an entry");
         let (_, after) = entry.split_once("\n  },\n").expect("its end");
         let (own_before, own_after) =
             config.split_once("  \"quantization_config\": null,\n").expect("an entry");
         assert_eq!((before, after), (own_before, &*format!("{own_after}\n")));
         // The tensor is read again, and restored.
-        checkpoint::dequantize(&Checkpoint::open(&int8)?, &again, |_| ())?;
+        let again = source.beside("again");
+        checkpoint::dequantize(&source.saved()?, &again, |_| ())?;
         let written = fs::read_to_string(again.join("config.json"))?;
         assert_eq!(written, format!("{own_before}{own_after}\n"));
-        fs::remove_dir_all(&float)?;
     }
     Ok(())
 }
 
 #[test]
 fn a_config_of_one_line_stays_json() -> Result<()> {
-    let dir = tempfile::tempdir()?;
-    let (float, int8) = (dir.path().join("float"), dir.path().join("int8"));
     for (config, others) in [
         ("{}", json!({})),
         (r#"{"b":{"c":[1,2]},"a":"\"\\"}"#, json!({"a": "\"\\", "b": {"c": [1, 2]}})),
         (r#"{"a":2,"compression_config":{}}"#, json!({"a": 2})),
         (r#"{"text_config":{"b":1,"quantization_config":{}}}"#, json!({"text_config": {"b": 1}})),
     ] {
-        folder(&float, config.as_bytes())?;
-        quantize(&float, &int8, &QConfigSpec::int8().min_params(0))?;
-        let mut written: Value = serde_json::from_slice(&fs::read(int8.join("config.json"))?)?;
+        let source = folder(config)?;
+        source.convert(&all_int8(), &[])?;
+        let mut written = read_json(source.out.join("config.json"))?;
         let entry = written["quantization_config"].take();
         assert_eq!(entry["format"], "int-quantized");
         written.as_object_mut().map(|all| all.remove("quantization_config"));
@@ -85,21 +63,19 @@ fn a_config_of_one_line_stays_json() -> Result<()> {
 
 #[test]
 fn an_index_may_begin_with_a_byte_order_mark() -> Result<()> {
-    let dir = tempfile::tempdir()?;
-    folder(dir.path(), b"\xef\xbb\xbf{}")?;
+    let source = folder(b"\xef\xbb\xbf{}")?;
     let shard = "a.safetensors";
-    fs::rename(dir.path().join("model.safetensors"), dir.path().join(shard))?;
+    fs::rename(source.path.join("model.safetensors"), source.path.join(shard))?;
     let map = json!({"metadata": {"total_size": 1}, "weight_map": {"head.weight": shard}});
     let index = format!("\u{feff}{map}").replace(":1}", ":NaN}");
-    fs::write(dir.path().join("model.safetensors.index.json"), index)?;
-    assert_eq!(Checkpoint::open(dir.path())?.tensors().count(), 1);
+    fs::write(source.path.join("model.safetensors.index.json"), index)?;
+    assert_eq!(Checkpoint::open(&source.path)?.tensors().count(), 1);
     Ok(())
 }
 
 #[test]
 fn another_format_given_as_safetensors_is_named_with_its_cure() -> Result<()> {
-    let dir = tempfile::tempdir()?;
-    let path = dir.path().join("model.safetensors");
+    let (dir, [path]) = paths(["model.safetensors"]);
     let torch = "scripts/convert_pytorch.py";
     let cases: [(&[u8], &str, &str); 8] = [
         (b"PK\x03\x04\0\0\x08\x08\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\x10\0\x12\0archive/data.pkl", "PyTorch", torch),
@@ -130,13 +106,12 @@ fn another_format_given_as_safetensors_is_named_with_its_cure() -> Result<()> {
             }
         }
     }
-    fs::remove_file(&path)?;
     // The same in place of JSON.
-    let pointer = b"version https://git-lfs.github.com/spec/v1\n";
-    folder(dir.path(), pointer)?;
-    let message = Checkpoint::open(dir.path()).unwrap_err().to_string();
+    fs::remove_file(&path)?;
+    write(&path, [("head.weight", random(&[8, 8]))])?;
+    fs::write(dir.path().join("config.json"), "version https://git-lfs.github.com/spec/v1\n")?;
     let words = "config.json: malformed config.json: expected an object";
-    assert!(message.contains(words) && message.ends_with("`git lfs pull`"), "{message}");
+    fault(Checkpoint::open(dir.path())).has(words).ends("`git lfs pull`");
     Ok(())
 }
 
@@ -146,63 +121,45 @@ fn a_folder_with_weights_in_another_format_is_told_their_names() -> Result<()> {
     for name in ["pytorch_model.bin", "notes.txt", "model.onnx"] {
         fs::write(dir.path().join(name), "other")?;
     }
-    let message = Checkpoint::open(dir.path()).unwrap_err().to_string();
-    assert!(message.ends_with("got none, but model.onnx, pytorch_model.bin"), "{message}");
+    fault(Checkpoint::open(dir.path())).ends("got none, but model.onnx, pytorch_model.bin");
     Ok(())
-}
-
-fn assert_at(path: &Path, error: &candle_dynquant::Error) {
-    let error = error.to_string();
-    assert!(error.starts_with(&*path.to_string_lossy()), "{error}");
 }
 
 #[test]
 fn a_weight_at_fault_is_reported_with_the_file_that_has_it() -> Result<()> {
-    let dir = tempfile::tempdir()?;
-    let (float, int8) = (dir.path().join("float"), dir.path().join("int8"));
-    folder(&float, b"{}")?;
-    let source = float.join("model.safetensors");
+    let source = folder("{}")?;
+    let file = source.path.join("model.safetensors");
     let weight = Tensor::new(&[[1f32, 2.], [f32::NAN, 4.]], &Device::Cpu)?;
-    let tensors = HashMap::from([("head.weight", weight)]);
-    candle_core::safetensors::save(&tensors, &source)?;
+    write(&file, [("head.weight", weight)])?;
     let half = QConfigSpec::new().kind(LayerKind::Linear, QConfig::float16());
-    for spec in [
-        QConfigSpec::int8().min_params(0),
-        QConfigSpec::pytorch(),
-        QConfigSpec::int4().min_params(0),
-        half,
-    ] {
-        for (from, to) in [(&float, &int8), (&source, &dir.path().join("one.safetensors"))] {
-            let error = quantize(from, to, &spec).unwrap_err().to_string();
-            let expected = format!(
+    let (of_folder, of_file) = (Checkpoint::open(&source.path)?, Checkpoint::open(&file)?);
+    for spec in [all_int8(), QConfigSpec::pytorch(), QConfigSpec::int4().min_params(0), half] {
+        for (from, to) in [(&of_folder, "int8"), (&of_file, "one.safetensors")] {
+            let fault = fault(convert(from, &spec, &source.beside(to)));
+            fault.is(format!(
                 "{}: head.weight: non-finite weight: expected finite numbers, got NaN at index [1, 0]",
-                source.display()
-            );
-            assert_eq!(error, expected);
+                file.display()
+            ));
         }
     }
     // The output that cannot be written is at fault itself.
-    let nowhere = dir.path().join("no/such/folder/out.safetensors");
-    let error = quantize(&source, &nowhere, &QConfigSpec::int8().min_params(0)).unwrap_err();
-    assert_at(&nowhere, &error);
+    let nowhere = source.beside("no/such/folder/out.safetensors");
+    fault(convert(&of_file, &all_int8(), &nowhere)).starts(nowhere.to_string_lossy());
     Ok(())
 }
 
 #[test]
 fn a_scale_at_fault_is_reported_with_the_file_that_has_it() -> Result<()> {
-    let dir = tempfile::tempdir()?;
-    let (float, int8) = (dir.path().join("float"), dir.path().join("int8"));
-    folder(&float, b"{}")?;
-    quantize(&float, &int8, &QConfigSpec::int8().min_params(0))?;
-    let path = int8.join("model.safetensors");
+    let source = folder("{}")?;
+    source.convert(&all_int8(), &[])?;
+    let path = source.out.join("model.safetensors");
     let mut bytes = fs::read(&path)?;
     // Scales come first, since they are wider than codes.
     let header = u64::from_le_bytes(bytes[..8].try_into()?) as usize;
     bytes[8 + header..][..4].copy_from_slice(&f32::NAN.to_le_bytes());
     fs::write(&path, bytes)?;
-    let source = Checkpoint::open(&int8)?;
-    let error = checkpoint::dequantize(&source, dir.path().join("out"), |_| ()).unwrap_err();
-    assert_at(&path, &error);
+    let float = checkpoint::dequantize(&source.saved()?, source.beside("float-again"), |_| ());
+    fault(float).starts(path.to_string_lossy());
     Ok(())
 }
 
@@ -223,8 +180,7 @@ fn as_many_targets_as_fit_into_a_config_are_looked_up() -> Result<()> {
     }
     let header = Value::Object(header).to_string();
     let body = 1f32.to_le_bytes().repeat(at / 4 + 1);
-    let file = [&(header.len() as u64).to_le_bytes(), header.as_bytes(), &body[..at]].concat();
-    fs::write(dir.path().join("model.safetensors"), file)?;
+    fs::write(dir.path().join("model.safetensors"), file(header.as_bytes(), &body[..at]))?;
     let names: Vec<String> = (0..350_000).map(|i| format!("n{i}")).collect();
     let patterns: Vec<String> = (0..180).map(|i| format!(r"re:.*\.q{i}_proj")).collect();
     let group = |targets: &[String]| json!({"targets": targets, "input_activations": null});
@@ -234,7 +190,6 @@ fn as_many_targets_as_fit_into_a_config_are_looked_up() -> Result<()> {
     fs::write(dir.path().join("config.json"), config)?;
     let checkpoint = Checkpoint::open(dir.path())?;
     assert_eq!(checkpoint.tensors().filter(|tensor| tensor.quantized).count(), weights);
-    let vb = checkpoint.var_builder(DType::F32, &Device::Cpu);
-    assert_eq!(vb.get((1, 1), "m7.weight")?.to_vec2::<f32>()?.len(), 1);
+    assert_eq!(values(&vb_of(&checkpoint).get((1, 1), "m7.weight")?).len(), 1);
     Ok(())
 }

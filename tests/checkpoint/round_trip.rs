@@ -1,63 +1,37 @@
 //! Saved and loaded by the same code, a model gives the same bits.
 
-use std::collections::{BTreeMap, HashMap};
+use safetensors::Dtype;
 
-use anyhow::Result;
-use candle_core::{DType, Device, Module, Tensor};
-use candle_dynquant::{
-    Checkpoint, ErrorKind, Granularity, QConfig, QConfigSpec, QTable, Quantizable, checkpoint, nn,
-    quantize_dynamic,
-};
-use safetensors::SafeTensors;
-
-use super::model::{Model, quantized, saved, specs, write_float};
+use super::fixtures::raw;
+use super::model::{Model, quantized, saved, source, specs};
+use crate::kit::*;
 
 #[test]
 fn bits_are_those_before() -> Result<()> {
-    let dir = tempfile::tempdir()?;
-    let float = write_float(dir.path())?;
-    let source = Checkpoint::open(&float)?;
-    let out = dir.path().join("quantized.safetensors");
+    let source = source()?;
     for (name, spec) in specs() {
-        let model = quantized(&float, &spec)?;
-        checkpoint::save(&model, &source, &out)?;
-        let again = Model::open(&out)?;
+        let model = quantized(&source.path, &spec)?;
+        source.save(&model)?;
+        let again = Model::open(&source.out)?;
         assert_eq!(again.bits()?, model.bits()?, "{name}");
         // And once more, from the quantized file itself.
-        let twice = dir.path().join("twice.safetensors");
-        checkpoint::save(&again, &Checkpoint::open(&out)?, &twice)?;
-        assert_eq!(std::fs::read(&twice)?, std::fs::read(&out)?, "{name}");
+        let twice = source.beside("twice");
+        checkpoint::save(&again, &source.saved()?, &twice)?;
+        assert_eq!(fs::read(&twice)?, fs::read(&source.out)?, "{name}");
     }
     Ok(())
 }
 
-/// Dtype, shape and bytes.
-type Raw = (String, Vec<usize>, Vec<u8>);
-
-/// The tensors of a file.
-fn tensors(path: &std::path::Path) -> Result<BTreeMap<String, Raw>> {
-    let bytes = std::fs::read(path)?;
-    let file = SafeTensors::deserialize(&bytes)?;
-    let tensors = file.iter().map(|(name, view)| {
-        let entry = (view.dtype().to_string(), view.shape().to_vec(), view.data().to_vec());
-        (name.to_owned(), entry)
-    });
-    Ok(tensors.collect())
-}
-
 #[test]
 fn tensors_are_those_of_compressed_tensors_and_the_rest_is_copied() -> Result<()> {
-    let dir = tempfile::tempdir()?;
-    let spec = QConfigSpec::int8().min_params(0).embeddings();
-    let [float, out] = saved(dir.path(), &spec)?;
-    let (before, after) = (tensors(&float)?, tensors(&out)?);
+    let source = saved(&all_int8().embeddings())?;
+    let (before, after) = (raw(&source.path)?, raw(&source.out)?);
     for (name, tensor) in &before {
         let is_weight = name.contains("weight") && !name.starts_with("norm");
         if is_weight {
-            assert_eq!(after[name].0, "I8", "{name}");
-            assert_eq!(after[name].1, tensor.1, "{name}");
+            assert_eq!((after[name].0, &after[name].1), (Dtype::I8, &tensor.1), "{name}");
             let scale = &after[&format!("{name}_scale")];
-            assert_eq!((&*scale.0, &scale.1), ("F32", &vec![tensor.1[0], 1]), "{name}");
+            assert_eq!((scale.0, &scale.1), (Dtype::F32, &vec![tensor.1[0], 1]), "{name}");
         } else {
             assert_eq!(&after[name], tensor, "{name}");
         }
@@ -72,25 +46,20 @@ fn tensors_are_those_of_compressed_tensors_and_the_rest_is_copied() -> Result<()
 
 #[test]
 fn layers_of_candle_get_the_dequantized_weight() -> Result<()> {
-    let dir = tempfile::tempdir()?;
-    let float = write_float(dir.path())?;
-    let out = dir.path().join("out.safetensors");
+    let source = source()?;
     for (name, spec) in specs() {
-        let model = quantized(&float, &spec)?;
-        checkpoint::save(&model, &Checkpoint::open(&float)?, &out)?;
-        let checkpoint = Checkpoint::open(&out)?;
+        source.save(&quantized(&source.path, &spec)?)?;
+        let saved = source.saved()?;
         for dtype in [DType::F32, DType::F16, DType::F64] {
-            let vb = checkpoint.var_builder(dtype, &Device::Cpu);
+            let vb = saved.var_builder(dtype, &Device::Cpu);
             let candles = candle_nn::linear(12, 67, vb.pp("wide"))?;
             let ours = nn::linear(12, 67, vb.pp("wide"))?;
-            let expected = ours.weight().to_dtype(dtype)?;
             assert_eq!(candles.weight().dtype(), dtype);
-            let difference = (candles.weight() - expected)?.abs()?.max_all()?;
-            assert_eq!(difference.to_dtype(DType::F32)?.to_scalar::<f32>()?, 0., "{name}");
+            let expected = ours.weight().to_dtype(dtype)?;
+            assert_eq!(values(candles.weight()), values(&expected), "{name}");
             let candles = candle_nn::embedding(50, 24, vb.pp("table"))?;
             let ours = nn::embedding(50, 24, vb.pp("table"))?;
-            let difference = (candles.embeddings() - ours.embeddings())?.abs()?.max_all()?;
-            assert_eq!(difference.to_dtype(DType::F32)?.to_scalar::<f32>()?, 0., "{name}");
+            assert_eq!(values(candles.embeddings()), values(ours.embeddings()), "{name}");
         }
     }
     Ok(())
@@ -98,66 +67,46 @@ fn layers_of_candle_get_the_dequantized_weight() -> Result<()> {
 
 #[test]
 fn float_zero_points_survive_to_the_last_bit() -> Result<()> {
-    let dir = tempfile::tempdir()?;
-    let float = dir.path().join("float.safetensors");
     let rows = [[1e-9f32, 0.3, 1.], [0., 0.5, 2.], [-3., -2., -1.], [-1e-20, 1e-20, 0.]];
-    let table = Tensor::new(&rows, &Device::Cpu)?;
-    candle_core::safetensors::save(&HashMap::from([("weight", table)]), &float)?;
-    let source = Checkpoint::open(&float)?;
-    let load = |c: &Checkpoint| nn::embedding(4, 3, c.var_builder(DType::F32, &Device::Cpu));
-    let mut layer = load(&source)?;
-    quantize_dynamic(&mut layer, &QConfigSpec::int8().min_params(0).embeddings())?;
-    let out = dir.path().join("out.safetensors");
-    checkpoint::save(&layer, &source, &out)?;
-    let again = load(&Checkpoint::open(&out)?)?;
+    let source = Source::of([("weight", Tensor::new(&rows, &Device::Cpu)?)])?;
+    let mut layer = nn::embedding(4, 3, source.vb.clone())?;
+    source.quantize(&mut layer, &all_int8().embeddings())?;
+    let again = nn::embedding(4, 3, source.saved_vb()?)?;
     let (before, after) = (layer.qtable().expect("int8"), again.qtable().expect("int8"));
     assert_eq!(format!("{:?}", before.zero_points()), format!("{:?}", after.zero_points()));
     assert_eq!(before.codes(), after.codes());
-    let values = |table: &QTable| Ok::<_, anyhow::Error>(table.dequantize()?.to_vec2::<f32>()?);
-    assert_eq!(values(before)?, values(after)?);
+    assert_eq!(values(&before.dequantize()?), values(&after.dequantize()?));
     Ok(())
 }
 
 #[test]
 fn a_layer_without_a_tensor_is_named() -> Result<()> {
-    let dir = tempfile::tempdir()?;
-    let float = write_float(dir.path())?;
-    let source = Checkpoint::open(&float)?;
-    let weight = Tensor::randn(0f32, 1., (3, 4), &Device::Cpu)?;
-    let out = dir.path().join("out.safetensors");
-    let model = vec![nn::Linear::new(weight, None)];
-    let quantized = {
-        let mut quantized = model.clone();
-        quantize_dynamic(&mut quantized, &QConfigSpec::int8().min_params(0))?;
-        quantized
-    };
-    let error = checkpoint::save(&quantized, &source, &out).unwrap_err().to_string();
-    assert!(error.starts_with("0: cannot save") && error.contains("0.weight"), "{error}");
-    assert!(!out.exists());
+    let source = source()?;
+    let model = vec![nn::Linear::new(random(&[3, 4]), None)];
+    let error = fault(source.quantize(&mut model.clone(), &all_int8()));
+    error.starts("0: cannot save").has("0.weight");
+    assert!(!source.out.exists());
     // A float layer needs no codes.
-    checkpoint::save(&model, &source, &out)?;
-    assert_eq!(tensors(&float)?, tensors(&out)?);
+    source.save(&model)?;
+    assert_eq!(raw(&source.path)?, raw(&source.out)?);
     // A layer of another shape.
-    let vb = source.var_builder(DType::F32, &Device::Cpu);
-    let mut wrong = vec![nn::linear(12, 67, vb.pp("wide"))?];
-    wrong[0] = nn::Linear::new(Tensor::randn(0f32, 1., (3, 4), &Device::Cpu)?, None);
-    #[derive(candle_dynquant::Quantizable)]
+    #[derive(Quantizable)]
     struct Named {
         wide: Vec<nn::Linear>,
     }
-    let mut wrong = Named { wide: wrong };
-    quantize_dynamic(&mut wrong, &QConfigSpec::int8().min_params(0))?;
-    assert!(checkpoint::save(&wrong.wide, &source, &out).is_err());
+    let mut wrong = Named { wide: model };
+    quantize_dynamic(&mut wrong, &all_int8())?;
+    assert!(source.save(&wrong.wide).is_err());
     Ok(())
 }
 
 #[test]
 fn ordinary_var_builders_are_as_they_were() -> Result<()> {
-    let zeros = candle_nn::VarBuilder::zeros(DType::F32, &Device::Cpu);
+    let zeros = VarBuilder::zeros(DType::F32, &Device::Cpu);
     let layer = nn::linear(4, 3, zeros.pp("a"))?;
-    assert!(layer.projection().qweight().is_none());
-    let vars = candle_nn::VarMap::new();
-    let vb = candle_nn::VarBuilder::from_varmap(&vars, DType::F32, &Device::Cpu);
+    assert!(!is_quantized(&layer));
+    let vars = VarMap::new();
+    let vb = VarBuilder::from_varmap(&vars, DType::F32, &Device::Cpu);
     nn::linear(4, 3, vb.pp("a"))?;
     nn::embedding(4, 3, vb.pp("b"))?;
     let mut names: Vec<_> = vars.data().lock().expect("no panic").keys().cloned().collect();
@@ -168,12 +117,10 @@ fn ordinary_var_builders_are_as_they_were() -> Result<()> {
 
 #[test]
 fn renamed_and_prefixed_builders_find_the_weights() -> Result<()> {
-    let dir = tempfile::tempdir()?;
-    let [_, out] = saved(dir.path(), &QConfigSpec::int8().min_params(0))?;
-    let vb = Checkpoint::open(&out)?.var_builder(DType::F32, &Device::Cpu);
-    let renamed = vb.rename_f(|name| name.replace("broad", "wide"));
+    let source = saved(&all_int8())?;
+    let renamed = source.saved_vb()?.rename_f(|name| name.replace("broad", "wide"));
     let layer = nn::linear(12, 67, renamed.pp("broad"))?;
-    assert!(layer.projection().qweight().is_some());
+    assert!(is_quantized(&layer));
     let xs = Tensor::ones((2, 12), DType::F32, &Device::Cpu)?;
     assert_eq!(layer.forward(&xs)?.dims(), [2, 67]);
     Ok(())
@@ -181,7 +128,7 @@ fn renamed_and_prefixed_builders_find_the_weights() -> Result<()> {
 
 #[test]
 fn a_layer_of_a_users_own_is_saved_through_its_projection() -> Result<()> {
-    use candle_dynquant::{Layer, LayerKind, Quantizable, StoredWeight, WeightInfo};
+    use candle_dynquant::StoredWeight;
 
     #[derive(Quantizable, Clone)]
     #[quantizable(layer)]
@@ -209,29 +156,21 @@ fn a_layer_of_a_users_own_is_saved_through_its_projection() -> Result<()> {
             Err(candle_dynquant::Error::new(ErrorKind::Unsupported, message))
         }
     }
-    let dir = tempfile::tempdir()?;
-    let float = dir.path().join("float.safetensors");
-    let kernel = Tensor::randn(0f32, 1., (3, 4), &Device::Cpu)?;
-    candle_core::safetensors::save(&HashMap::from([("1.kernel", kernel.clone())]), &float)?;
-    let source = Checkpoint::open(&float)?;
-    let out = dir.path().join("out.safetensors");
-    let layer =
-        |passes_on| Own { projection: nn::Projection::new(kernel.clone(), None), passes_on };
-    let mut model = ((), layer(true));
-    quantize_dynamic(
-        &mut model,
-        &QConfigSpec::all_kinds(QConfig::int8()).kind(LayerKind::custom("Own"), QConfig::int8()),
-    )?;
-    checkpoint::save(&model, &source, &out)?;
-    assert_eq!(tensors(&out)?["1.kernel_scale"].1, [3, 1]);
+    let kernel = random(&[3, 4]);
+    let source = Source::of([("1.kernel", kernel.clone())])?;
+    let projection = nn::Projection::new(kernel, None);
+    let mut model = ((), Own { projection, passes_on: true });
+    let int8 = QConfig::int8();
+    let spec = QConfigSpec::all_kinds(int8.clone()).kind(LayerKind::custom("Own"), int8);
+    source.quantize(&mut model, &spec)?;
+    assert_eq!(raw(&source.out)?["1.kernel_scale"].1, [3, 1]);
     model.1.passes_on = false;
-    let error = checkpoint::save(&model, &source, &out).unwrap_err().to_string();
-    assert!(error.starts_with("1: "), "{error}");
+    fault(source.save(&model)).starts("1: ");
     Ok(())
 }
 
 /// A language model whose head is its embedding's table, with one tensor in the file.
-#[derive(candle_dynquant::Quantizable, Clone)]
+#[derive(Quantizable, Clone)]
 struct Tied {
     embed: nn::Embedding,
     hidden: nn::Linear,
@@ -239,7 +178,7 @@ struct Tied {
 }
 
 impl Tied {
-    fn load(vb: &candle_nn::VarBuilder<'_>, way: &str) -> Result<Self> {
+    fn load(vb: &VarBuilder<'_>, way: &str) -> Result<Self> {
         let embed = nn::embedding(40, 16, vb.pp("embed"))?;
         let bias = vb.get(40, "head.bias")?;
         let table = || embed.embeddings().clone();
@@ -254,62 +193,48 @@ impl Tied {
 
     fn bits(&self) -> Result<Vec<u32>> {
         let xs = self.embed.forward(&Tensor::new(&[3u32, 39, 0], &Device::Cpu)?)?;
-        let ys = self.head.forward(&self.hidden.forward(&xs)?)?.flatten_all()?;
-        Ok(ys.to_vec1::<f32>()?.into_iter().map(f32::to_bits).collect())
+        Ok(bits(&self.head.forward(&self.hidden.forward(&xs)?)?))
     }
 }
 
 #[test]
 fn a_tied_weight_is_one_tensor_in_the_file_and_in_memory() -> Result<()> {
-    let dir = tempfile::tempdir()?;
-    let float = dir.path().join("float.safetensors");
-    let random = |shape: &[usize]| Tensor::randn(0f32, 1., shape, &Device::Cpu);
-    let all = [
-        ("embed.weight", random(&[40, 16])?),
-        ("hidden.weight", random(&[16, 16])?),
-        ("head.bias", random(&[40])?),
-    ];
-    candle_core::safetensors::save(&HashMap::from(all), &float)?;
-    let source = Checkpoint::open(&float)?;
-    let out = dir.path().join("out.safetensors");
+    let source = Source::random([
+        ("embed.weight", &[40, 16]),
+        ("hidden.weight", &[16, 16]),
+        ("head.bias", &[40]),
+    ])?;
     let specs = [
-        QConfigSpec::int8().min_params(0).embeddings(),
+        all_int8().embeddings(),
         QConfigSpec::pytorch().embeddings(),
         QConfigSpec::onnxruntime().embeddings(),
-        QConfigSpec::float16().kind(candle_dynquant::LayerKind::Embedding, QConfig::float16()),
+        QConfigSpec::float16().kind(LayerKind::Embedding, QConfig::float16()),
         QConfigSpec::bfloat16().embeddings(),
     ];
     for way in ["from_weights", "from_weights with bias", "from candle_nn", "tied"] {
         for spec in &specs {
-            let vb = source.var_builder(DType::F32, &Device::Cpu);
-            let mut model = Tied::load(&vb, way)?;
+            let mut model = Tied::load(&source.vb, way)?;
             let report = quantize_dynamic(&mut model, spec)?;
             assert_eq!(report.swapped().count(), 3, "{way}");
-            checkpoint::save(&model, &source, &out)?;
-            let tensors = tensors(&out)?;
-            assert!(!tensors.keys().any(|name| name.starts_with("head.weight")), "{way}");
-            let opened = Checkpoint::open(&out)?;
-            let again = Tied::load(&opened.var_builder(DType::F32, &Device::Cpu), way)?;
+            source.save(&model)?;
+            let opened = source.saved()?;
+            let mut names = opened.tensors().map(|tensor| tensor.name);
+            assert!(!names.any(|name| name.starts_with("head.weight")), "{way}");
+            let again = Tied::load(&vb_of(&opened), way)?;
             assert_eq!(again.bits()?, model.bits()?, "{way}");
-            let ids = |model: &Tied| {
-                use candle_dynquant::Layer;
-                [model.embed.weight_infos()[0].id.clone(), model.head.weight_infos()[0].id.clone()]
-            };
-            let [embed, head] = ids(&again);
-            assert_eq!(embed == head, way == "tied", "{way}");
-            let twice = dir.path().join("twice.safetensors");
+            let [embed, head] = [again.embed.weight_infos(), again.head.weight_infos()];
+            assert_eq!(embed[0].id == head[0].id, way == "tied", "{way}");
+            let twice = source.beside("twice");
             checkpoint::save(&again, &opened, &twice)?;
-            assert_eq!(std::fs::read(&twice)?, std::fs::read(&out)?, "{way}");
+            assert_eq!(fs::read(&twice)?, fs::read(&source.out)?, "{way}");
         }
     }
     // A head is built from the table of its embedding, or from rows, while that or the checkpoint
     // lives.
-    let vb = Checkpoint::open(&out)?.var_builder(DType::F32, &Device::Cpu);
+    let vb = source.saved_vb()?;
     let embed = Tied::load(&vb, "tied")?.embed;
-    let is_tied = |weight: &Tensor| {
-        use candle_dynquant::Layer;
-        nn::Linear::new(weight.clone(), None).weight_infos()[0].quantized
-    };
+    let is_tied =
+        |weight: &Tensor| nn::Linear::new(weight.clone(), None).weight_infos()[0].quantized;
     let table = embed.embeddings().clone();
     assert!(is_tied(&table));
     assert!(is_tied(&table.narrow(0, 0, 8)?));
@@ -321,19 +246,13 @@ fn a_tied_weight_is_one_tensor_in_the_file_and_in_memory() -> Result<()> {
     drop((embed, vb));
     assert!(!is_tied(&table) && !is_tied(&table.narrow(0, 0, 8)?));
     // A head alone is saved beside the table, if that came from a checkpoint.
-    let vb = source.var_builder(DType::F32, &Device::Cpu);
-    let mut model = Tied::load(&vb, "tied")?;
-    quantize_dynamic(&mut model, &QConfigSpec::int8().min_params(0))?;
-    checkpoint::save(&model, &source, &out)?;
-    let again = Checkpoint::open(&out)?;
-    let again = Tied::load(&again.var_builder(DType::F32, &Device::Cpu), "tied")?;
-    assert_eq!(again.bits()?, model.bits()?);
-    let mut model = Tied::load(&vb, "tied")?;
-    model.embed = nn::Embedding::new(random(&[40, 16])?, 16);
+    let mut model = Tied::load(&source.vb, "tied")?;
+    source.quantize(&mut model, &all_int8())?;
+    assert_eq!(Tied::load(&source.saved_vb()?, "tied")?.bits()?, model.bits()?);
+    let mut model = Tied::load(&source.vb, "tied")?;
+    model.embed = nn::Embedding::new(random(&[40, 16]), 16);
     model.head = nn::Linear::tied(&model.embed, None);
-    quantize_dynamic(&mut model, &QConfigSpec::int8().min_params(0))?;
-    let error = checkpoint::save(&model, &source, &out).unwrap_err().to_string();
-    assert!(error.starts_with("head: ") && error.contains("tied to an embedding"), "{error}");
+    fault(source.quantize(&mut model, &all_int8())).starts("head: ").has("tied to an embedding");
     Ok(())
 }
 
@@ -345,17 +264,9 @@ fn layers_of_one_name_are_quantized_alike() -> Result<()> {
         second: nn::Linear,
     }
 
-    let dir = tempfile::tempdir()?;
-    let [float, other, out] = ["float", "other", "out"].map(|name| dir.path().join(name));
-    for path in [&float, &other] {
-        let weight = Tensor::randn(0f32, 1., (6, 8), &Device::Cpu)?;
-        candle_core::safetensors::save(&HashMap::from([("head.weight", weight)]), path)?;
-    }
-    let (source, other) = (Checkpoint::open(&float)?, Checkpoint::open(&other)?);
-    let load = |from: &Checkpoint| {
-        let vb = from.var_builder(DType::F32, &Device::Cpu);
-        nn::linear_no_bias(8, 6, vb.pp("head"))
-    };
+    let shapes: [(&str, &[usize]); 1] = [("head.weight", &[6, 8])];
+    let (source, other) = (Source::random(shapes)?, Source::random(shapes)?);
+    let load = |from: &Source| nn::linear_no_bias(8, 6, from.vb.pp("head"));
     let row = QConfig::int8();
     let mut per_tensor = row.clone();
     if let QConfig::Int8 { activation, .. } = &mut per_tensor {
@@ -371,7 +282,7 @@ fn layers_of_one_name_are_quantized_alike() -> Result<()> {
         let mut model = Twice { first: load(&source)?, second: load(from)? };
         let spec = QConfigSpec::new().name("first", row.clone()).name("second", qconfig);
         quantize_dynamic(&mut model, &spec)?;
-        let saved = checkpoint::save(&model, &source, &out);
+        let saved = source.save(&model);
         assert_eq!(saved.is_ok(), same, "{spec}: {saved:?}");
     }
     Ok(())
@@ -380,21 +291,15 @@ fn layers_of_one_name_are_quantized_alike() -> Result<()> {
 /// Signed codes are 128 less than PyTorch's, and so are their zero points.
 #[test]
 fn float_zero_points_are_written_for_both_kinds_of_codes() -> Result<()> {
-    let dir = tempfile::tempdir()?;
-    let spec = QConfigSpec::int8().min_params(0).embeddings();
-    let [_, out] = saved(dir.path(), &spec)?;
-    let floats = |(_, _, bytes): &Raw| -> Vec<f32> {
-        let values = bytes.chunks_exact(4);
-        values.map(|b| f32::from_le_bytes([b[0], b[1], b[2], b[3]])).collect()
-    };
-    let tensors = tensors(&out)?;
+    let tensors = raw(&saved(&all_int8().embeddings())?.out)?;
     let zeros = tensors
         .iter()
         .filter(|(name, _)| name.starts_with("table.weight") && name.contains("zero_point"));
-    let zeros: Vec<Vec<f32>> = zeros.map(|(_, raw)| floats(raw)).collect();
-    let [a, b] = &zeros[..] else {
-        panic!("two sets of zero points, got {}", zeros.len());
+    let floats = |bytes: &[u8]| -> Vec<f32> {
+        bytes.as_chunks().0.iter().map(|float| f32::from_le_bytes(*float)).collect()
     };
+    let zeros: Vec<Vec<f32>> = zeros.map(|(_, (_, _, bytes))| floats(bytes)).collect();
+    let [a, b] = &zeros[..] else { panic!("two sets of zero points, got {}", zeros.len()) };
     assert!(a.iter().zip(b).all(|(a, b)| (a - b).abs() == 128.), "{a:?} {b:?}");
     Ok(())
 }

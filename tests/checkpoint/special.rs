@@ -1,18 +1,15 @@
 //! Inputs and outputs that are not regular files.
 
-use std::fs::{self, Permissions};
+use std::fs::Permissions;
 use std::os::unix::fs::{PermissionsExt, symlink};
 use std::os::unix::net::UnixListener;
-use std::path::Path;
 use std::process::Command;
 use std::sync::mpsc;
 use std::thread;
 use std::time::Duration;
 
-use anyhow::Result;
-use candle_dynquant::{Checkpoint, QConfigSpec, TuningConfig, checkpoint};
-
-use super::model::{Model, quantized, write_float};
+use super::model::{Model, quantized, source, write_float};
+use crate::kit::*;
 
 /// The result of `run`; panics if it does not end.
 fn ends<T: Send + 'static>(what: &str, run: impl FnOnce() -> T + Send + 'static) -> T {
@@ -28,56 +25,50 @@ fn fifo(path: &Path) {
 
 /// Makes something that never ends.
 type Special = fn(&Path);
-/// Opens something in a folder; the error.
-type Open = fn(&Path) -> String;
+/// Opens something in a folder.
+type Open = fn(&Path) -> candle_dynquant::Result<()>;
 
 /// Replaces the file `name` of a folder by something that never ends, and opens the folder.
-fn refused(name: &str, special: Special, open: Open) -> Result<String> {
+fn refused(name: &str, special: Special, open: Open) -> Result<Fault> {
     let dir = tempfile::tempdir()?;
     write_float(dir.path())?;
     let path = dir.path().join(name);
     let _ = fs::remove_file(&path);
     special(&path);
     let folder = dir.path().to_owned();
-    Ok(ends(name, move || open(&folder)))
+    Ok(fault(ends(name, move || open(&folder))))
+}
+
+/// The names in a folder, sorted.
+fn names(folder: &Path) -> Result<Vec<std::ffi::OsString>> {
+    let names = fs::read_dir(folder)?.map(|entry| Ok(entry?.file_name()));
+    let mut names = names.collect::<Result<Vec<_>>>()?;
+    names.sort();
+    Ok(names)
 }
 
 #[test]
 fn inputs_that_never_end_are_refused() -> Result<()> {
-    let open = |folder: &Path| Checkpoint::open(folder).map(drop).unwrap_err().to_string();
-    let by_index = |folder: &Path| {
-        fs::remove_file(folder.join("model.safetensors")).unwrap();
-        Checkpoint::open(folder).map(drop).unwrap_err().to_string()
-    };
-    let by_file = |folder: &Path| {
-        let index = "{\"weight_map\": {\"a\": \"shard\"}}";
-        fs::write(folder.join("a.json"), index).unwrap();
-        let error = Checkpoint::open(folder.join("a.json"));
-        error.map(drop).unwrap_err().to_string()
-    };
-    let spec = |folder: &Path| {
-        let error = QConfigSpec::from_file(folder.join("a.yaml"));
-        error.unwrap_err().to_string()
-    };
-    let tuning = |folder: &Path| {
-        let error = TuningConfig::from_file(folder.join("a.yaml"));
-        error.unwrap_err().to_string()
-    };
     let cases: [(&str, Open); 6] = [
-        ("config.json", open),
-        ("model.safetensors", open),
-        ("model.safetensors.index.json", by_index),
-        ("shard", by_file),
-        ("a.yaml", spec),
-        ("a.yaml", tuning),
+        ("config.json", |folder| Checkpoint::open(folder).map(drop)),
+        ("model.safetensors", |folder| Checkpoint::open(folder).map(drop)),
+        ("model.safetensors.index.json", |folder| {
+            fs::remove_file(folder.join("model.safetensors")).unwrap();
+            Checkpoint::open(folder).map(drop)
+        }),
+        ("shard", |folder| {
+            fs::write(folder.join("a.json"), r#"{"weight_map": {"a": "shard"}}"#).unwrap();
+            Checkpoint::open(folder.join("a.json")).map(drop)
+        }),
+        ("a.yaml", |folder| QConfigSpec::from_file(folder.join("a.yaml")).map(drop)),
+        ("a.yaml", |folder| TuningConfig::from_file(folder.join("a.yaml")).map(drop)),
     ];
     let zero = |path: &Path| symlink("/dev/zero", path).unwrap();
     for (name, open) in cases {
         let kinds: [(Special, &str); 2] = [(fifo, "a fifo"), (zero, "a character device")];
         for (special, got) in kinds {
-            let error = refused(name, special, open)?;
             let expected = format!("expected a regular file, got {got}");
-            assert!(error.contains(&expected) && error.contains(name), "{name}: {error}");
+            refused(name, special, open)?.has(expected).has(name);
         }
     }
     Ok(())
@@ -85,11 +76,9 @@ fn inputs_that_never_end_are_refused() -> Result<()> {
 
 #[test]
 fn outputs_that_are_no_file_are_left() -> Result<()> {
-    let dir = tempfile::tempdir()?;
-    let float = write_float(dir.path())?;
-    let model = quantized(&float, &QConfigSpec::int8().min_params(0))?;
-    let source = Checkpoint::open(&float)?;
-    let path = |name: &str| dir.path().join(name);
+    let source = source()?;
+    let model = quantized(&source.path, &all_int8())?;
+    let path = |name: &str| source.beside(name);
     fifo(&path("fifo"));
     let _socket = UnixListener::bind(path("socket"))?;
     symlink("/dev/null", path("null"))?;
@@ -101,29 +90,26 @@ fn outputs_that_are_no_file_are_left() -> Result<()> {
         ("null", "expected a file, got a character device"),
         ("closed", "expected one that may be written, got a read-only one"),
     ] {
-        let error = checkpoint::save(&model, &source, path(name)).unwrap_err();
-        let error = error.to_string();
-        assert!(error.ends_with(&format!("{name}: invalid output: {got}")), "{error}");
+        fault(checkpoint::save(&model, &source.checkpoint, path(name)))
+            .ends(format!("{name}: invalid output: {got}"));
     }
     assert_eq!(fs::read(path("closed"))?, b"old");
-    assert_eq!(fs::read_dir(dir.path())?.count(), 5, "nothing is left");
+    assert_eq!(names(&path(""))?.len(), 5, "nothing is left");
     Ok(())
 }
 
 #[test]
 fn a_link_and_the_permissions_of_an_output_stay() -> Result<()> {
-    let dir = tempfile::tempdir()?;
-    let float = write_float(dir.path())?;
-    let model = quantized(&float, &QConfigSpec::int8().min_params(0))?;
-    let source = Checkpoint::open(&float)?;
-    let path = |name: &str| dir.path().join(name);
+    let source = source()?;
+    let model = quantized(&source.path, &all_int8())?;
+    let path = |name: &str| source.beside(name);
     fs::create_dir(path("far"))?;
     fs::write(path("far/secret"), "old")?;
     fs::set_permissions(path("far/secret"), Permissions::from_mode(0o600))?;
     symlink("far/secret", path("link"))?;
     symlink("far/none", path("dangling"))?;
     for (link, file) in [("link", "far/secret"), ("dangling", "far/none")] {
-        checkpoint::save(&model, &source, path(link))?;
+        checkpoint::save(&model, &source.checkpoint, path(link))?;
         assert!(path(link).is_symlink(), "{link}");
         assert_eq!(Model::open(&path(file))?.bits()?, model.bits()?);
     }
@@ -134,22 +120,16 @@ fn a_link_and_the_permissions_of_an_output_stay() -> Result<()> {
 
 #[test]
 fn hidden_files_of_the_source_are_not_copied() -> Result<()> {
-    let dir = tempfile::tempdir()?;
-    let source = dir.path().join("float");
+    let (_dir, [source, out]) = paths(["float", "out"]);
     fs::create_dir_all(source.join(".git"))?;
     fs::create_dir_all(source.join("1_Pooling"))?;
     let float = write_float(&source)?;
     for name in [".git/config", ".env", "1_Pooling/.env", "tokenizer.json"] {
         fs::write(source.join(name), "a token")?;
     }
-    let out = dir.path().join("out");
-    let model = quantized(&float, &QConfigSpec::int8().min_params(0))?;
+    let model = quantized(&float, &all_int8())?;
     checkpoint::save(&model, &Checkpoint::open(&source)?, &out)?;
-    let mut names: Vec<_> = fs::read_dir(&out)?
-        .map(|entry| entry.map(|entry| entry.file_name()))
-        .collect::<Result<_, _>>()?;
-    names.sort();
-    assert_eq!(names, ["model.safetensors", "tokenizer.json"]);
+    assert_eq!(names(&out)?, ["model.safetensors", "tokenizer.json"]);
     Ok(())
 }
 
@@ -160,12 +140,11 @@ fn other_files_of_the_source_that_are_none_are_refused() -> Result<()> {
     let null = |path: &Path| symlink("/dev/null", path).unwrap();
     let socket = |path: &Path| drop(UnixListener::bind(path).unwrap());
     let write = |folder: &Path| {
-        let source = Checkpoint::open(folder).unwrap();
-        let plan = checkpoint::Plan::new(&source, &QConfigSpec::int8().min_params(0), &[], &[]);
-        let out = folder.join("out");
-        let error = checkpoint::quantize(&source, &plan.unwrap(), &out, |_| ()).unwrap_err();
+        let (source, out) = (Checkpoint::open(folder).unwrap(), folder.join("out"));
+        let plan = Plan::new(&source, &all_int8(), &[], &[]).unwrap();
+        let written = checkpoint::quantize(&source, &plan, &out, |_| ());
         assert!(!out.exists());
-        error.to_string()
+        written
     };
     let kinds: [(Special, &str); 4] = [
         (fifo, "a fifo"),
@@ -174,8 +153,7 @@ fn other_files_of_the_source_that_are_none_are_refused() -> Result<()> {
         (dangling, "No such file"),
     ];
     for (special, got) in kinds {
-        let error = refused("tokenizer.json", special, write)?;
-        assert!(error.contains("tokenizer.json") && error.contains(got), "{error}");
+        refused("tokenizer.json", special, write)?.has("tokenizer.json").has(got);
     }
     Ok(())
 }
@@ -183,63 +161,49 @@ fn other_files_of_the_source_that_are_none_are_refused() -> Result<()> {
 /// Otherwise each folder would contain all earlier ones.
 #[test]
 fn quantized_folders_inside_the_source_are_not_copied() -> Result<()> {
-    let dir = tempfile::tempdir()?;
-    let source = dir.path().join("float");
+    let (_dir, [source]) = paths(["float"]);
     fs::create_dir_all(source.join("2_Dense"))?;
     let float = write_float(&source)?;
     fs::copy(&float, source.join("2_Dense/model.safetensors"))?;
     let opened = Checkpoint::open(&source)?;
-    for (name, spec) in [
-        ("int8", QConfigSpec::int8()),
-        ("int4", QConfigSpec::int4()),
-        ("float16", QConfigSpec::float16()),
-    ] {
-        let model = quantized(&float, &spec.min_params(0))?;
+    for name in ["int8", "int4", "float16"] {
+        let model = quantized(&float, &QConfigSpec::preset(name)?.min_params(0))?;
         checkpoint::save(&model, &opened, source.join(name))?;
-        let entries = fs::read_dir(source.join(name))?.map(|entry| Ok(entry?.file_name()));
-        let mut names = entries.collect::<Result<Vec<_>>>()?;
-        names.sort();
-        assert_eq!(names, ["2_Dense", "model.safetensors"], "{name}");
+        assert_eq!(names(&source.join(name))?, ["2_Dense", "model.safetensors"], "{name}");
     }
     Ok(())
 }
 
 #[test]
 fn what_a_replaced_folder_held_is_not_lost() -> Result<()> {
-    let dir = tempfile::tempdir()?;
-    let source = dir.path().join("float");
+    let (_dir, [source, out]) = paths(["float", "out"]);
     fs::create_dir(&source)?;
-    let float = write_float(&source)?;
-    let model = quantized(&float, &QConfigSpec::int8().min_params(0))?;
+    let model = quantized(&write_float(&source)?, &all_int8())?;
     let source = Checkpoint::open(&source)?;
-    let out = dir.path().join("out");
     checkpoint::save(&model, &source, &out)?;
     fs::create_dir(out.join("notes"))?;
-    let error = checkpoint::save(&model, &source, &out).unwrap_err();
     let expected = "expected a folder that holds only files which are replaced, got one with notes, \
                     a folder";
-    assert!(error.to_string().ends_with(expected), "{error}");
+    fault(checkpoint::save(&model, &source, &out)).ends(expected);
     fs::remove_dir(out.join("notes"))?;
     fs::remove_file(out.join("model.safetensors"))?;
     fifo(&out.join("model.safetensors"));
-    let error = checkpoint::save(&model, &source, &out).unwrap_err();
-    assert!(error.to_string().ends_with("model.safetensors, a fifo"), "{error}");
+    fault(checkpoint::save(&model, &source, &out)).ends("model.safetensors, a fifo");
     Ok(())
 }
 
 /// A file that is too large is malformed; a path that is not a file could not be read.
 #[test]
 fn the_limit_of_a_file_is_told_apart_from_its_kind() -> Result<()> {
-    let dir = tempfile::tempdir()?;
+    let (dir, [config]) = paths(["config.json"]);
     write_float(dir.path())?;
-    let config = dir.path().join("config.json");
-    let message = || Checkpoint::open(dir.path()).unwrap_err().to_string();
+    let is = |message: &str| {
+        fault(Checkpoint::open(dir.path())).is(format!("{}: {message}", config.display()));
+    };
     fs::File::create(&config)?.set_len((4 << 20) + 1)?;
-    let too_large = "malformed file: expected at most 4194304 bytes, got more";
-    assert_eq!(message(), format!("{}: {too_large}", config.display()));
+    is("malformed file: expected at most 4194304 bytes, got more");
     fs::remove_file(&config)?;
     fifo(&config);
-    let no_file = "cannot read: expected a regular file, got a fifo";
-    assert_eq!(message(), format!("{}: {no_file}", config.display()));
+    is("cannot read: expected a regular file, got a fifo");
     Ok(())
 }

@@ -2,7 +2,9 @@
 
 use std::fmt::Display;
 
-use serde_json::{Map, Value, json};
+use serde_json::Map;
+
+use crate::kit::*;
 
 /// A file with a header and a body.
 pub fn file(header: &[u8], body: &[u8]) -> Vec<u8> {
@@ -54,4 +56,19 @@ pub fn f32s(values: &[f32]) -> Vec<u8> {
 pub fn first_line(error: impl Display) -> String {
     let text = error.to_string();
     text.lines().next().unwrap_or_default().to_owned()
+}
+
+/// The header of a file.
+pub fn header(file: &[u8]) -> Value {
+    let (length, rest) = file.split_first_chunk().expect("a length");
+    let length = u64::from_le_bytes(*length) as usize;
+    serde_json::from_slice(&rest[..length]).expect("a header")
+}
+
+/// The file with another header.
+pub fn with_header(whole: &[u8], changed: &Value) -> Vec<u8> {
+    let length = u64::from_le_bytes(whole[..8].try_into().expect("a length")) as usize;
+    let mut header = changed.to_string().into_bytes();
+    header.resize(header.len().next_multiple_of(8), b' ');
+    file(&header, &whole[8 + length..])
 }

@@ -3,15 +3,11 @@
 //! it. `scripts/check_transformers.py` checks with transformers itself.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::path::Path;
 
-use anyhow::{Context, Result};
-use candle_core::{Device, Tensor};
-use candle_dynquant::checkpoint::{self, Plan};
-use candle_dynquant::{Checkpoint, QConfigSpec};
 use regex::Regex;
 use serde::Deserialize;
-use serde_json::Value;
+
+use crate::kit::*;
 
 #[derive(Deserialize)]
 struct Model {
@@ -66,8 +62,8 @@ fn is_same(module: &str, of_tensor: &str) -> bool {
 }
 
 fn write(model: &Model, folder: &Path) -> Result<()> {
-    std::fs::create_dir_all(folder)?;
-    std::fs::write(folder.join("config.json"), model.config.to_string())?;
+    fs::create_dir_all(folder)?;
+    fs::write(folder.join("config.json"), model.config.to_string())?;
     let tensor = |(name, shape): (&String, &Vec<usize>)| {
         let count = shape.iter().product::<usize>();
         let values = (0..count).map(|i| (i * 7 % 11) as f32 - 5.);
@@ -84,7 +80,7 @@ const HEADLESS: (&str, &str) = ("bloom", "AutoModelForCausalLM");
 
 /// Checks a quantized folder against each class; returns how many modules are quantized.
 fn check(model: &Model, folder: &Path) -> Result<usize> {
-    let config: Value = serde_json::from_slice(&std::fs::read(folder.join("config.json"))?)?;
+    let config = read_json(folder.join("config.json"))?;
     let quantization = &config["quantization_config"];
     let groups = quantization["config_groups"].as_object();
     let targets = groups.into_iter().flat_map(|groups| groups.values());
@@ -132,10 +128,9 @@ fn saved_as(model: &Model) -> String {
 
 #[test]
 fn what_config_json_names_has_scales_in_every_class() -> Result<()> {
-    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("assets/reference/transformers.json");
-    let models: Vec<Model> = serde_json::from_slice(&std::fs::read(path)?)?;
-    let dir = tempfile::tempdir()?;
-    let [float, out] = ["float", "out"].map(|name| dir.path().join(name));
+    let path = repository().join("assets/reference/transformers.json");
+    let models: Vec<Model> = serde_json::from_slice(&fs::read(path)?)?;
+    let (_dir, [float, out]) = paths(["float", "out"]);
     let mut quantized = 0;
     for model in &models {
         write(model, &float)?;
@@ -159,7 +154,7 @@ fn what_config_json_names_has_scales_in_every_class() -> Result<()> {
             assert_eq!(modules == 0, spec == QConfigSpec::float16(), "{}", model.name);
             quantized += modules;
         }
-        std::fs::remove_dir_all(&float)?;
+        fs::remove_dir_all(&float)?;
     }
     assert!(models.len() >= 46 && quantized > 1_000, "{quantized}");
     Ok(())
