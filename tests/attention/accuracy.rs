@@ -4,17 +4,11 @@
 //! With `--nocapture` the tests print the figures of docs/presets.md, with `DYNQUANT_LONG=1` for
 //! all held-out texts. MiniLM is read from the folder that `DYNQUANT_MINILM` names.
 
-use std::path::Path;
-
-use anyhow::Result;
-use candle_core::{D, DType, Device, Tensor};
-use candle_dynquant::ops::Precision;
-use candle_dynquant::{LayerKind, QConfigSpec, Quantizable, quantize_dynamic};
 use candle_dynquant_decoder::Decoder;
 use candle_dynquant_support::bert::measure::{class, sqnr_db};
 use candle_dynquant_support::bert::{Batch, Bert, Folder, texts};
-use candle_dynquant_support::repository;
 
+use crate::kit::*;
 use crate::vit::{Digits, Vit};
 
 const PRECISIONS: [Precision; 3] = [Precision::Float32, Precision::BFloat16, Precision::Int8];
@@ -102,11 +96,8 @@ fn batches(folder: &Folder, texts: &[texts::Text]) -> Result<Vec<Batch>> {
 
 #[test]
 fn minilm_loses_little_by_attention_in_8_bits() -> Result<()> {
-    let Some(dir) = std::env::var_os("DYNQUANT_MINILM") else {
-        println!("skipped: set DYNQUANT_MINILM to the folder that scripts/fetch_minilm.sh makes");
-        return Ok(());
-    };
-    let folder = Folder::read(Path::new(&dir))?;
+    let Some(dir) = model_folder("DYNQUANT_MINILM", "fetch_minilm.sh") else { return Ok(()) };
+    let folder = Folder::read(&dir)?;
     let sentences = repository().join("assets/reference/minilm_sentences.txt");
     let batches = batches(&folder, &texts::read(&sentences, &[], false)?)?;
     let compared = Compared::new(&folder.model, of_batches(&batches))?;
@@ -148,8 +139,7 @@ fn check_accuracy(compared: &Compared, name: &str, labels: &[Option<usize>]) {
 fn a_vit_loses_little_by_attention_in_8_bits() -> Result<()> {
     let Digits { model, images, labels, logits } = Digits::read()?;
     let answers = |model: &Vit| -> Result<Answers> { Ok(model.forward(&images)?.to_vec2()?) };
-    let difference = (model.forward(&images)? - logits)?.abs()?.max_all()?;
-    let difference = difference.to_scalar::<f32>()?;
+    let difference = (model.forward(&images)? - logits)?.abs()?.max_all()?.to_scalar::<f32>()?;
     assert!(difference < 2e-5, "of transformers' logits: {difference:e}");
     let compared = Compared::new(&model, answers)?;
     compared.check("a ViT", 40.);
@@ -162,7 +152,7 @@ fn a_vit_loses_little_by_attention_in_8_bits() -> Result<()> {
 fn a_decoder_loses_little_by_attention_in_8_bits() -> Result<()> {
     const WINDOW: usize = 256;
     let folder = candle_dynquant_decoder::Folder::open(&repository().join("assets/decoder"), None)?;
-    let text = std::fs::read_to_string(repository().join("assets/lstm/heldout.txt"))?;
+    let text = fs::read_to_string(repository().join("assets/lstm/heldout.txt"))?;
     let ids = folder.texts.encode(&text)?;
     let windows: Vec<_> = ids.chunks_exact(WINDOW).step_by(4 * step()).collect();
     let next: Vec<_> = windows.iter().flat_map(|window| &window[1..]).collect();

@@ -1,8 +1,9 @@
 //! Attention as candle-transformers writes it: masks of every kind, shared keys, caches.
 
+use candle_core::Result;
+
 use crate::common::tensor;
-use candle_core::{D, DType, Device, IndexOp, Result, Tensor, Var};
-use candle_dynquant::ops::{self, Mask, Precision};
+use crate::kit::*;
 
 /// Views `[batch, heads, seq, dim]` of a projection's output.
 pub fn heads(shape: [usize; 4], seed: u64) -> Result<Tensor> {
@@ -19,15 +20,13 @@ fn repeat_kv(xs: &Tensor, times: usize) -> Result<Tensor> {
 /// candle-transformers' `masked_fill`.
 fn masked_fill(scores: &Tensor, mask: &Tensor) -> Result<Tensor> {
     let mask = mask.broadcast_as(scores.shape())?;
-    let excluded = Tensor::new(f32::NEG_INFINITY, scores.device())?;
-    let excluded = excluded.to_dtype(scores.dtype())?;
+    let excluded = Tensor::new(f32::NEG_INFINITY, scores.device())?.to_dtype(scores.dtype())?;
     mask.where_cond(&excluded.broadcast_as(scores.shape())?, scores)
 }
 
 /// Attention as in candle-transformers' models, in f64.
 fn expected(q: &Tensor, k: &Tensor, v: &Tensor, mask: Mask<'_>, scale: f64) -> Result<Tensor> {
-    let [q, k, v] = [q, k, v].map(|t| t.to_dtype(DType::F64)?.contiguous());
-    let (q, k, v) = (q?, k?, v?);
+    let [q, k, v] = each([q, k, v], |t| t.to_dtype(DType::F64)?.contiguous())?;
     let times = q.dim(1)? / k.dim(1)?;
     let (k, v) = (repeat_kv(&k, times)?, repeat_kv(&v, times)?);
     let scores = (q.matmul(&k.t()?.contiguous()?)? * scale)?;
@@ -97,8 +96,7 @@ fn every_mask_in_every_shape_and_dtype() -> Result<()> {
         for (dtype, bound) in
             [(DType::F32, 2e-5), (DType::F16, 1e-2), (DType::BF16, 1e-1), (DType::F64, 1e-12)]
         {
-            let [q, k, v] = [&q, &k, &v].map(|t| t.to_dtype(dtype));
-            let (q, k, v) = (q?, k?, v?);
+            let [q, k, v] = each([&q, &k, &v], |t| t.to_dtype(dtype))?;
             let scale = 1. / 8f64.sqrt();
             let check = |mask: Mask<'_>| -> Result<()> {
                 let got = ops::scaled_dot_product_attention(&q, &k, &v, mask, scale)?;
@@ -132,8 +130,7 @@ fn a_cache_of_keys_gives_what_all_at_once_gives() -> Result<()> {
         let end = start + step;
         let (q, k, v) = (now(&q, start, step)?, now(&k, 0, end)?, now(&v, 0, end)?);
         let got = ops::scaled_dot_product_attention(&q, &k, &v, Mask::Causal, 0.3)?;
-        let bits = |t: &Tensor| t.flatten_all()?.to_vec1::<f32>();
-        assert_eq!(bits(&got)?, bits(&all.narrow(2, start, step)?)?, "{start}");
+        assert_eq!(bits(&got), bits(&all.narrow(2, start, step)?), "{start}");
         start = end;
     }
     Ok(())
@@ -148,8 +145,7 @@ fn later_keys_are_not_read() -> Result<()> {
     let poison = Tensor::full(f32::NAN, (1, 2, 44, 8), &Device::Cpu)?;
     let v = Tensor::cat(&[&v.narrow(2, 0, 256)?, &poison], 2)?;
     let got = ops::scaled_dot_product_attention(&q, &k, &v, Mask::Causal, 0.3)?;
-    let first = |t: &Tensor| t.i((.., .., ..128))?.flatten_all()?.to_vec1::<f32>();
-    assert_eq!(first(&got)?, first(&expected)?);
+    assert_eq!(values(&got.i((.., .., ..128))?), values(&expected.i((.., .., ..128))?));
     Ok(())
 }
 
@@ -175,8 +171,7 @@ fn what_is_not_finite_at_a_key_reaches_no_query_that_does_not_see_it() -> Result
         ops::scaled_dot_product_attention_with(q, k, v, mask, 0.3, precision)
     };
     let bits = |ys: &Tensor, queries: std::ops::Range<usize>| -> Result<Vec<u64>> {
-        let ys = ys.i((.., .., queries))?.to_dtype(DType::F64)?;
-        let ys = ys.flatten_all()?.to_vec1::<f64>()?;
+        let ys = ys.i((.., .., queries))?.to_dtype(DType::F64)?.flatten_all()?.to_vec1::<f64>()?;
         Ok(ys.into_iter().map(f64::to_bits).collect())
     };
     for poison in [f32::NAN, f32::INFINITY, f32::NEG_INFINITY] {
@@ -279,10 +274,7 @@ fn masks_that_do_not_say_what_they_mean_are_errors() -> Result<()> {
     let mask = Tensor::zeros((3, 3), DType::U8, &Device::Cpu)?;
     let message = |mask: Mask<'_>, words: &[&str]| {
         let got = ops::scaled_dot_product_attention(&xs, &xs, &xs, mask, 0.3);
-        let message = got.unwrap_err().to_string();
-        for word in words {
-            assert!(message.contains(word), "{message} lacks {word}");
-        }
+        fault(got).has_all(words);
     };
     message(Mask::from(&mask), &["Mask::Exclude", "Mask::Include", "U8"]);
     let float = mask.to_dtype(DType::F32)?;
@@ -292,8 +284,7 @@ fn masks_that_do_not_say_what_they_mean_are_errors() -> Result<()> {
     message(Mask::Exclude(&wrong), &["broadcasts to [1, 4, 3, 3]", "[4]"]);
     let three = heads([1, 3, 3, 4], 1)?;
     let got = ops::scaled_dot_product_attention(&xs, &three, &three, None, 0.3);
-    let message = got.unwrap_err().to_string();
-    assert!(message.contains("a divisor of 4") && message.contains("[1, 3, 3, 4]"), "{message}");
+    fault(got).has("a divisor of 4").has("[1, 3, 3, 4]");
     Ok(())
 }
 
@@ -326,26 +317,21 @@ fn near_and_alone(sizes: [usize; 5], precision: Precision, bound: f64) -> Result
         let exact = expected(&q, &k, &v, mask, scale)?;
         assert_close(&case, &got, &exact, bound);
         let of_last = (batch - 1, queries - 1);
-        let [q_last, k_last, v_last] = [&q, &k, &v].map(|t| t.narrow(0, of_last.0, 1));
-        let q_last = q_last?.narrow(2, of_last.1, 1)?;
-        let alone = attend(&q_last, &k_last?, &v_last?, mask)?;
-        let of_query = |t: &Tensor| t.i((of_last.0, .., of_last.1))?.contiguous();
-        let expected = of_query(&got)?.flatten_all()?.to_vec1::<f32>()?;
-        assert_eq!(alone.flatten_all()?.to_vec1::<f32>()?, expected, "{case}");
+        let [q_last, k_last, v_last] = each([&q, &k, &v], |t| t.narrow(0, of_last.0, 1))?;
+        let alone = attend(&q_last.narrow(2, of_last.1, 1)?, &k_last, &v_last, mask)?;
+        let expected = got.i((of_last.0, .., of_last.1))?;
+        assert_eq!(values(&alone), values(&expected), "{case}");
         // Halves are computed as f32.
-        let [half_q, half_k, half_v] = [&q, &k, &v].map(|t| t.to_dtype(DType::F16));
-        let (half_q, half_k, half_v) = (half_q?, half_k?, half_v?);
-        let halves = attend(&half_q, &half_k, &half_v, mask)?;
-        let [q, k, v] = [&half_q, &half_k, &half_v].map(|t| t.to_dtype(DType::F32));
-        let floats = attend(&q?, &k?, &v?, mask)?.to_dtype(DType::F16)?;
-        let bits = |t: &Tensor| t.flatten_all()?.to_dtype(DType::F32)?.to_vec1::<f32>();
-        assert_eq!(bits(&halves)?, bits(&floats)?, "{case}");
+        let halves = each([&q, &k, &v], |t| t.to_dtype(DType::F16))?;
+        let [q, k, v] = each(halves.each_ref(), |t| t.to_dtype(DType::F32))?;
+        let floats = attend(&q, &k, &v, mask)?.to_dtype(DType::F16)?;
+        let [q, k, v] = halves;
+        assert_eq!(values(&attend(&q, &k, &v, mask)?), values(&floats), "{case}");
     }
     let tracked = Var::from_tensor(&q)?;
     let exact = expected(&q, &k, &v, Mask::All, scale)?;
     assert_close("tracked", &attend(&tracked, &k, &v, Mask::All)?, &exact, 1e-5);
-    let [q, k, v] = [&q, &k, &v].map(|t| t.to_dtype(DType::F64));
-    let (q, k, v) = (q?, k?, v?);
+    let [q, k, v] = each([&q, &k, &v], |t| t.to_dtype(DType::F64))?;
     let exact = expected(&q, &k, &v, Mask::All, scale)?;
     assert_close("f64", &attend(&q, &k, &v, Mask::All)?, &exact, 1e-12);
     Ok(())
@@ -359,10 +345,7 @@ fn sums_that_could_leave_an_i32_are_errors() -> Result<()> {
     for (q, k) in [(&long, &keys), (&inputs, &inputs)] {
         let attend =
             |precision| ops::scaled_dot_product_attention_with(q, k, k, None, 1., precision);
-        let message = attend(Precision::Int8).unwrap_err().to_string();
-        for word in ["at most 65536 keys", "8 bits", "65537"] {
-            assert!(message.contains(word), "{message} lacks {word}");
-        }
+        fault(attend(Precision::Int8)).has_all(&["at most 65536 keys", "8 bits", "65537"]);
         assert!(attend(Precision::Float32).is_ok());
     }
     Ok(())

@@ -1,19 +1,11 @@
 //! Attention as a layer, in specs, reports, checkpoints, inspections and searches.
 
-use anyhow::Result;
-use candle_core::{DType, Device, Module, Tensor};
-use candle_dynquant::ops::{self, Mask, Precision};
+use Precision::{BFloat16, Float32, Int8};
 use candle_dynquant::tune::{LayerPrecision, Strategy};
-use candle_dynquant::{
-    Checkpoint, ErrorKind, LayerKind, QConfig, QConfigSpec, Quantizable, Report, TuningConfig,
-    checkpoint, inspect, nn, quantize_dynamic, tune,
-};
-use candle_dynquant::{LeftReason, Outcome};
 use candle_dynquant_support::bert::{Bert, Folder, texts};
-use candle_dynquant_support::repository;
-use candle_nn::{VarBuilder, VarMap};
 
 use crate::common::tensor;
+use crate::kit::*;
 
 const HIDDEN: usize = 32;
 
@@ -69,8 +61,7 @@ impl Model {
     }
 
     fn bits(&self) -> Result<Vec<u32>> {
-        let ys = self.forward(&inputs()?)?.flatten_all()?.to_vec1::<f32>()?;
-        Ok(ys.into_iter().map(f32::to_bits).collect())
+        Ok(bits(&self.forward(&inputs()?)?))
     }
 
     fn precisions(&self) -> Vec<Precision> {
@@ -84,28 +75,22 @@ fn inputs() -> Result<Tensor> {
 }
 
 /// A float checkpoint, and a model that is loaded from it.
-fn write(dir: &std::path::Path) -> Result<(Checkpoint, Model)> {
+fn source() -> Result<(Source, Model)> {
     let vars = VarMap::new();
     Model::load(VarBuilder::from_varmap(&vars, DType::F32, &Device::Cpu))?;
-    let mut tensors = std::collections::HashMap::new();
-    let names: Vec<(String, Vec<usize>)> = {
-        let vars = vars.data().lock().expect("no panic");
-        vars.iter().map(|(name, var)| (name.clone(), var.dims().to_vec())).collect()
-    };
-    for (name, dims) in names {
+    for (name, var) in vars.data().lock().expect("no panic").iter() {
         let seed = name.bytes().map(u64::from).sum();
-        tensors.insert(name, (tensor(&dims, seed)? * 0.1)?);
+        var.set(&(tensor(var.dims(), seed)? * 0.1)?)?;
     }
-    let path = dir.join("model.safetensors");
-    candle_core::safetensors::save(&tensors, &path)?;
-    let checkpoint = Checkpoint::open(&path)?;
-    let model = Model::load(checkpoint.var_builder(DType::F32, &Device::Cpu))?;
-    Ok((checkpoint, model))
+    let (dir, [path]) = paths(["model.safetensors"]);
+    vars.save(&path)?;
+    let source = Source::new(dir, path)?;
+    let model = Model::load(source.vb.clone())?;
+    Ok((source, model))
 }
 
 fn float() -> Result<Model> {
-    let dir = tempfile::tempdir()?;
-    Ok(write(dir.path())?.1)
+    Ok(source()?.1)
 }
 
 /// The outcome of quantizing the attention layers: precisions and report, or the error.
@@ -114,8 +99,6 @@ fn becomes(spec: &QConfigSpec) -> Result<(Vec<Precision>, Report)> {
     let report = quantize_dynamic(&mut model, spec)?;
     Ok((model.precisions(), report))
 }
-
-use Precision::{BFloat16, Float32, Int8};
 
 #[test]
 fn it_is_off_by_default_and_asked_for_by_preset_kind_and_name() -> Result<()> {
@@ -127,38 +110,29 @@ fn it_is_off_by_default_and_asked_for_by_preset_kind_and_name() -> Result<()> {
         assert_eq!(report.layers[1].outcome, Outcome::Left { reason }, "{name}");
     }
     assert_eq!(off.to_string(), "left: off by default, see `.attention()`");
-    let kind = LayerKind::Attention;
+    let (kind, int8) = (LayerKind::Attention, QConfig::int8);
+    let (new, int8_spec) = (QConfigSpec::new, QConfigSpec::int8);
+    let reduced = QConfigSpec::int8_reduce_range();
     let cases = [
-        (QConfigSpec::int8().attention(), [Int8; 4]),
+        (int8_spec().attention(), [Int8; 4]),
         (QConfigSpec::pytorch().attention(), [Int8; 4]),
         (QConfigSpec::onnxruntime().embeddings().attention(), [Int8; 4]),
-        (QConfigSpec::new().attention(), [Int8; 4]),
+        (new().attention(), [Int8; 4]),
         (QConfigSpec::bfloat16().attention(), [BFloat16; 4]),
         (QConfigSpec::float16().attention(), [BFloat16; 4]),
-        (QConfigSpec::int8().kind(kind.clone(), QConfig::bfloat16()), [BFloat16; 4]),
-        (QConfigSpec::bfloat16().kind(kind.clone(), QConfig::int8()), [Int8; 4]),
-        (
-            QConfigSpec::int8_reduce_range().kind(kind.clone(), QConfig::int8().reduce_range()),
-            [Int8; 4],
-        ),
-        (QConfigSpec::int8().attention().exclude("layers.1"), [Int8, Float32, Int8, Int8]),
-        (QConfigSpec::int8().attention().name("h.2.attn", BFloat16), [Int8, Int8, BFloat16, Int8]),
-        (QConfigSpec::int8().name("pool", QConfig::int8()), [Float32, Float32, Float32, Int8]),
-        (
-            QConfigSpec::int8().regex(r"\.0\.attend$", QConfig::int8()),
-            [Int8, Float32, Float32, Float32],
-        ),
-        (
-            QConfigSpec::new().name("layers", QConfig::int8()).min_params(1_000_000),
-            [Int8, Int8, Int8, Float32],
-        ),
-        (QConfigSpec::int8().attention().exclude(kind), [Float32; 4]),
+        (int8_spec().kind(kind.clone(), QConfig::bfloat16()), [BFloat16; 4]),
+        (QConfigSpec::bfloat16().kind(kind.clone(), int8()), [Int8; 4]),
+        (reduced.kind(kind.clone(), int8().reduce_range()), [Int8; 4]),
+        (int8_spec().attention().exclude("layers.1"), [Int8, Float32, Int8, Int8]),
+        (int8_spec().attention().name("h.2.attn", BFloat16), [Int8, Int8, BFloat16, Int8]),
+        (int8_spec().name("pool", int8()), [Float32, Float32, Float32, Int8]),
+        (int8_spec().regex(r"\.0\.attend$", int8()), [Int8, Float32, Float32, Float32]),
+        (new().name("layers", int8()).min_params(1_000_000), [Int8, Int8, Int8, Float32]),
+        (int8_spec().attention().exclude(kind), [Float32; 4]),
     ];
     for (spec, expected) in cases {
         assert_eq!(becomes(&spec)?.0, expected, "{spec}");
-        let (yaml, json) = (spec.to_yaml()?, spec.to_json()?);
-        assert_eq!(QConfigSpec::from_yaml(&yaml)?, spec, "{yaml}");
-        assert_eq!(QConfigSpec::from_json(&json)?, spec, "{json}");
+        assert_reads_back(&spec);
     }
     Ok(())
 }
@@ -183,15 +157,14 @@ fn files_ask_for_it() -> Result<()> {
     ];
     for (yaml, spec) in cases {
         assert_eq!(QConfigSpec::from_yaml(yaml)?, spec, "{yaml}");
-        assert_eq!(QConfigSpec::from_yaml(&spec.to_yaml()?)?, spec, "{yaml}");
+        assert_reads_back(&spec);
     }
     let spec = QConfigSpec::from_yaml("preset: int8\nkinds: {Attention: bfloat16}")?;
     assert_eq!(becomes(&spec)?.0, [BFloat16; 4]);
     assert_eq!(spec.to_yaml()?, "preset: int8\nkinds:\n  Attention: bfloat16\n");
     let written = QConfigSpec::int8().attention().to_yaml()?;
     assert_eq!(written, "preset: int8\nattention: true\n");
-    let error = QConfigSpec::from_yaml("attention: int8").unwrap_err();
-    assert!(error.to_string().starts_with("line 1, column 12, attention: "), "{error}");
+    fault(QConfigSpec::from_yaml("attention: int8")).starts("line 1, column 12, attention: ");
     Ok(())
 }
 
@@ -206,25 +179,20 @@ fn what_has_no_meaning_is_told() -> Result<()> {
         QConfig::onnxruntime(Default::default()),
         QConfig::table(),
     ] {
+        let json = serde_json::to_string(&qconfig)?;
         let asked = [
             QConfigSpec::int8().kind(LayerKind::Attention, qconfig.clone()),
             QConfigSpec::int8().name("layers.1.attend", qconfig.clone()),
-            QConfigSpec::from_yaml(&format!(
-                "preset: int8\nkinds: {{Attention: {}}}",
-                serde_json::to_string(&qconfig)?
-            ))?,
+            QConfigSpec::from_yaml(&format!("preset: int8\nkinds: {{Attention: {json}}}"))?,
         ];
         for spec in asked {
             let mut model = float()?;
-            let error = quantize_dynamic(&mut model, &spec).unwrap_err();
-            assert_eq!(error.kind(), ErrorKind::Unsupported);
-            let message = error.to_string();
-            assert!(
-                message.contains("attend: ")
-                    && message.contains("int8 with activations of 8 bits per row, or bfloat16")
-                    && message.ends_with(&format!("got {qconfig}")),
-                "{message}"
-            );
+            let result = quantize_dynamic(&mut model, &spec);
+            assert!(result.as_ref().is_err_and(|e| e.kind() == ErrorKind::Unsupported));
+            fault(result)
+                .has("attend: ")
+                .has("int8 with activations of 8 bits per row, or bfloat16")
+                .ends(format!("got {qconfig}"));
             assert_eq!(model.precisions(), [Float32; 4]);
         }
         if matches!(qconfig, QConfig::Table(_)) {
@@ -296,21 +264,19 @@ fn it_computes_what_the_function_does_and_a_clone_keeps_its_precision() -> Resul
         let got = layer.forward(&q, &k, &v, Mask::Causal)?;
         let expected =
             ops::scaled_dot_product_attention_with(&q, &k, &v, Mask::Causal, 0.3, precision)?;
-        assert_eq!(got.flatten_all()?.to_vec1::<f32>()?, expected.flatten_all()?.to_vec1::<f32>()?);
+        assert_eq!(values(&got), values(&expected));
         assert_eq!(precision.to_string().parse::<Precision>()?, precision);
     }
-    let message = nn::Attention::new(0.3).forward(&q, &q, &v, None).unwrap_err().to_string();
-    assert!(message.starts_with("Attention: ") && message.contains("expected v of"), "{message}");
-    let typo = "float16".parse::<Precision>().unwrap_err().to_string();
-    assert!(typo.contains("expected one of float32, bfloat16, int8"), "{typo}");
+    fault(nn::Attention::new(0.3).forward(&q, &q, &v, None))
+        .starts("Attention: ")
+        .has("expected v of");
+    fault("float16".parse::<Precision>()).has("expected one of float32, bfloat16, int8");
     Ok(())
 }
 
 #[test]
 fn a_checkpoint_keeps_its_precision() -> Result<()> {
-    let dir = tempfile::tempdir()?;
-    let (source, float) = write(dir.path())?;
-    let out = dir.path().join("out.safetensors");
+    let (source, float) = source()?;
     let specs = [
         QConfigSpec::int8().attention(),
         QConfigSpec::bfloat16().attention(),
@@ -320,18 +286,16 @@ fn a_checkpoint_keeps_its_precision() -> Result<()> {
     ];
     for spec in specs {
         let mut model = float.clone();
-        quantize_dynamic(&mut model, &spec)?;
-        checkpoint::save(&model, &source, &out)?;
-        let saved = Checkpoint::open(&out)?;
-        assert!(saved.is_quantized() && !source.is_quantized());
-        let again = Model::load(saved.var_builder(DType::F32, &Device::Cpu))?;
+        source.quantize(&mut model, &spec)?;
+        let saved = source.saved()?;
+        assert!(saved.is_quantized() && !source.checkpoint.is_quantized());
+        let again = Model::load(vb_of(&saved))?;
         assert_eq!(again.precisions(), model.precisions(), "{spec}");
         assert_eq!(again.bits()?, model.bits()?, "{spec}");
         // And once more, from the quantized file itself.
-        let twice = dir.path().join("twice.safetensors");
+        let [twice, floats] = ["twice", "floats"].map(|name| source.beside(name));
         checkpoint::save(&again, &saved, &twice)?;
-        assert_eq!(std::fs::read(&twice)?, std::fs::read(&out)?, "{spec}");
-        let floats = dir.path().join("floats.safetensors");
+        assert_eq!(fs::read(&twice)?, fs::read(&source.out)?, "{spec}");
         checkpoint::dequantize(&saved, &floats, |_| {})?;
         assert!(!Checkpoint::open(&floats)?.is_quantized());
     }
@@ -341,56 +305,42 @@ fn a_checkpoint_keeps_its_precision() -> Result<()> {
 /// Nothing would restore the precision of attention without a name.
 #[test]
 fn attention_that_cannot_be_found_again_is_not_saved() -> Result<()> {
-    let dir = tempfile::tempdir()?;
-    let (source, mut model) = write(dir.path())?;
-    let out = dir.path().join("out.safetensors");
+    let (source, mut model) = source()?;
     model.pool = Some(nn::Attention::new(0.2));
-    checkpoint::save(&model, &source, &out)?;
-    quantize_dynamic(&mut model, &QConfigSpec::int8().attention())?;
-    let before = std::fs::read(&out)?;
-    let error = checkpoint::save(&model, &source, &out).unwrap_err();
+    source.save(&model)?;
+    let before = fs::read(&source.out)?;
+    let error = source.quantize(&mut model, &QConfigSpec::int8().attention()).unwrap_err();
     assert_eq!((error.kind(), error.path()), (ErrorKind::Unsupported, Some("pool")));
-    for word in ["nn::Attention::load", "one in int8 without a name"] {
-        assert!(error.to_string().contains(word), "{error}");
-    }
+    fault(Err::<(), _>(error)).has("nn::Attention::load").has("one in int8 without a name");
     // Two layers with one name cannot be distinguished.
     model.pool = Some(model.layers[0].attend.clone());
-    checkpoint::save(&model, &source, &out)?;
-    model.layers[0] = write(dir.path())?.1.layers[0].clone();
-    let error = checkpoint::save(&model, &source, &out).unwrap_err().to_string();
-    assert!(error.contains("\"h.0.attn\"") && error.contains("two layers"), "{error}");
-    assert_ne!(std::fs::read(&out)?, before);
+    source.save(&model)?;
+    model.layers[0] = Model::load(source.vb.clone())?.layers[0].clone();
+    fault(source.save(&model)).has("\"h.0.attn\"").has("two layers");
+    assert_ne!(fs::read(&source.out)?, before);
     Ok(())
 }
 
 #[test]
 fn a_record_that_means_nothing_is_an_error() -> Result<()> {
-    let dir = tempfile::tempdir()?;
-    let (_, _) = write(dir.path())?;
-    let path = dir.path().join("model.safetensors");
-    let bytes = std::fs::read(&path)?;
-    let with = |attention: serde_json::Value| -> Result<String> {
-        let record = serde_json::json!({
-            "version": 3, "formats": [], "weights": {}, "attention": attention,
-        });
+    let (source, _) = source()?;
+    let bytes = fs::read(&source.path)?;
+    let with = |attention: Value| -> Result<String> {
+        let record = json!({"version": 3, "formats": [], "weights": {}, "attention": attention});
         let file = safetensors::SafeTensors::deserialize(&bytes)?;
         let metadata = [("candle_dynquant".to_owned(), record.to_string())];
-        let out = dir.path().join("changed.safetensors");
         let views = file.iter().map(|(name, view)| (name.to_owned(), view));
-        safetensors::serialize_to_file(views, Some(metadata.into()), &out)?;
-        Ok(match Checkpoint::open(&out) {
-            Ok(checkpoint) => {
-                let model = Model::load(checkpoint.var_builder(DType::F32, &Device::Cpu))?;
-                format!("{:?}", model.precisions())
-            }
+        safetensors::serialize_to_file(views, Some(metadata.into()), &source.out)?;
+        Ok(match source.saved_vb() {
+            Ok(vb) => format!("{:?}", Model::load(vb)?.precisions()),
             Err(error) => error.to_string(),
         })
     };
-    let got = with(serde_json::json!({"pool": "int8", "other": "bfloat16"}))?;
+    let got = with(json!({"pool": "int8", "other": "bfloat16"}))?;
     assert_eq!(got, "[Float32, Float32, Float32, Int8]");
-    let got = with(serde_json::json!({"pool": "int7"}))?;
+    let got = with(json!({"pool": "int7"}))?;
     assert!(got.contains("unknown precision") && got.contains("int7"), "{got}");
-    let got = with(serde_json::json!(["pool"]))?;
+    let got = with(json!(["pool"]))?;
     assert!(got.contains("metadata `candle_dynquant`"), "{got}");
     Ok(())
 }

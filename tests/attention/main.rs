@@ -6,5 +6,7 @@ mod cache;
 #[path = "../common/mod.rs"]
 mod common;
 mod functions;
+#[path = "../common/kit.rs"]
+mod kit;
 mod layer;
 mod vit;

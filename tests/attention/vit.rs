@@ -1,10 +1,6 @@
 //! A ViT that reads handwritten digits, trained by `assets/reference/vit.py`.
 
-use anyhow::{Context, Result};
-use candle_core::{DType, Device, Module, Tensor};
-use candle_dynquant::{FusedActivation, Quantizable, nn};
-use candle_dynquant_support::repository;
-use candle_nn::VarBuilder;
+use crate::kit::*;
 
 const SIZE: usize = 64;
 const INNER: usize = 128;

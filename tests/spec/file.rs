@@ -1,11 +1,11 @@
 //! Specs in YAML and JSON: a written spec reads back, missing keys have PyTorch's defaults.
 
+use candle_dynquant::Error;
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+
 use crate::common::toy::Toy;
-use candle_dynquant::observer::{CustomObserver, ObserverConfig, ObserverKind};
-use candle_dynquant::{
-    DynamicConfig, Error, ErrorKind, Granularity, HalfType, LayerKind, OnnxRuntimeOptions, QConfig,
-    QConfigSpec, QDType, QScheme, quantize_dynamic,
-};
+use crate::kit::*;
 
 /// A spec for everything that a spec can state.
 fn specs() -> Vec<QConfigSpec> {
@@ -33,45 +33,18 @@ fn specs() -> Vec<QConfigSpec> {
     ];
     let QConfig::Int8 { activation, .. } = QConfig::onnxruntime(OnnxRuntimeOptions::default())
     else {
-        unreachable!("codes");
+        unreachable!("codes")
     };
     let activations = [
         DynamicConfig::new(Granularity::PerTensor, false),
         DynamicConfig::new(Granularity::PerRow, true),
         activation,
     ];
+    let (lead, trail, controls) = (" lead", "trail ", "\u{7f}\u{85}\u{2028}\u{feff}\u{1}");
     let names = [
-        "",
-        "0",
-        "1.10",
-        "null",
-        "~",
-        "yes",
-        "a: b",
-        "#",
-        "- x",
-        "'",
-        "\"",
-        "\\",
-        "a\nb",
-        "\t",
-        "é😀",
-        "{x}",
-        "[0]",
-        "*a",
-        "&a",
-        "!t",
-        "%",
-        "@",
-        "`",
-        "---",
-        "|",
-        ">",
-        " lead",
-        "trail ",
-        "1e5",
-        "0x1",
-        "\u{7f}\u{85}\u{2028}\u{feff}\u{1}",
+        "", "0", "1.10", "null", "~", "yes", "a: b", "#", "- x", "'", "\"", "\\", "a\nb", "\t",
+        "é😀", "{x}", "[0]", "*a", "&a", "!t", "%", "@", "`", "---", "|", ">", lead, trail, "1e5",
+        "0x1", controls,
     ];
     let mut all: Vec<_> =
         QConfigSpec::PRESETS.map(|name| QConfigSpec::preset(name).expect(name)).into();
@@ -104,45 +77,34 @@ fn specs() -> Vec<QConfigSpec> {
 #[test]
 fn specs_come_back_as_they_were_written() {
     for spec in specs() {
-        let yaml = spec.to_yaml().expect("writes");
-        let json = spec.to_json().expect("writes");
-        let case = |text: &str| format!("{spec}\n{text}");
-        let reads = [
-            ("yaml", QConfigSpec::from_yaml(&yaml).map_err(|e| e.to_string())),
-            ("json", QConfigSpec::from_json(&json).map_err(|e| e.to_string())),
-            ("serde_json", serde_json::from_str(&json).map_err(|e| e.to_string())),
-            ("serde_saphyr", serde_saphyr::from_str(&yaml).map_err(|e| e.to_string())),
-        ];
-        for (reader, read) in reads {
-            match read {
-                Ok(read) => assert!(read == spec, "{reader}: {}", case(&yaml)),
-                Err(error) => panic!("{reader}: {error}: {}", case(&yaml)),
-            }
-        }
+        assert_reads_back(&spec);
+        let (yaml, json) = (spec.to_yaml().expect("writes"), spec.to_json().expect("writes"));
+        assert_eq!(serde_json::from_str::<QConfigSpec>(&json).expect(&json), spec, "{json}");
+        assert_eq!(serde_saphyr::from_str::<QConfigSpec>(&yaml).expect(&yaml), spec, "{yaml}");
     }
+}
+
+#[track_caller]
+fn comes_back<T: Serialize + DeserializeOwned + PartialEq + std::fmt::Debug>(value: &T) {
+    let json = serde_json::to_string(value).expect("writes");
+    assert_eq!(serde_json::from_str::<T>(&json).expect(&json), *value);
 }
 
 #[test]
 fn parts_of_a_spec_come_back_too() {
     for name in QConfig::PRESETS {
         let qconfig = QConfig::preset(name).expect(name);
-        let json = serde_json::to_string(&qconfig).expect("writes");
-        assert_eq!(serde_json::from_str::<QConfig>(&json).expect(&json), qconfig);
+        comes_back(&qconfig);
         if let QConfig::Int8 { weight, activation } = &qconfig {
-            let json = serde_json::to_string(weight).expect("writes");
-            let read: ObserverConfig = serde_json::from_str(&json).expect(&json);
-            assert_eq!(read, *weight);
-            let json = serde_json::to_string(activation).expect("writes");
-            let read: DynamicConfig = serde_json::from_str(&json).expect(&json);
-            assert_eq!(read, *activation);
+            comes_back(weight);
+            comes_back(activation);
         }
         assert_eq!(serde_json::from_str::<QConfig>(&format!("{name:?}")).expect(name), qconfig);
     }
-    let error =
-        serde_json::from_str::<QConfig>(r#"{"weight": {"dtype": "qint9"}}"#).expect_err("a typo");
-    assert!(error.to_string().starts_with("weight.dtype: unknown dtype"), "{error}");
-    let twice = serde_json::from_str::<QConfigSpec>(r#"{"preset": "int8", "preset": "default"}"#);
-    assert!(twice.expect_err("twice").to_string().contains("duplicate key `preset`"));
+    fault(serde_json::from_str::<QConfig>(r#"{"weight": {"dtype": "qint9"}}"#))
+        .starts("weight.dtype: unknown dtype");
+    fault(serde_json::from_str::<QConfigSpec>(r#"{"preset": "int8", "preset": "default"}"#))
+        .has("duplicate key `preset`");
 }
 
 #[test]
@@ -174,37 +136,24 @@ fn what_is_left_out_is_as_in_pytorch() {
         let spec = QConfigSpec::from_yaml(&yaml).unwrap_or_else(|e| panic!("{text}: {e}"));
         assert_eq!(spec, QConfigSpec::new().name("x", expected), "{text}");
     }
+    let averaging_constant = 0.01;
+    let moving = ObserverKind::MovingAverageMinMax { averaging_constant };
+    let moving_per_channel = ObserverKind::MovingAveragePerChannelMinMax { averaging_constant };
+    let histogram = ObserverKind::Histogram { bins: 2048 };
+    let (qint8, quint8) = (QDType::QInt8, QDType::QUInt8);
+    let (symmetric, affine) = (QScheme::PerTensorSymmetric, QScheme::PerTensorAffine);
+    let channels = QScheme::PerChannelAffine;
     let defaults = [
-        (
-            "MinMaxObserver, dtype: quint8",
-            ObserverKind::MinMax,
-            QDType::QUInt8,
-            QScheme::PerTensorAffine,
-        ),
-        (
-            "HistogramObserver",
-            ObserverKind::Histogram { bins: 2048 },
-            QDType::QInt8,
-            QScheme::PerTensorSymmetric,
-        ),
-        (
-            "MovingAverageMinMaxObserver",
-            ObserverKind::MovingAverageMinMax { averaging_constant: 0.01 },
-            QDType::QInt8,
-            QScheme::PerTensorSymmetric,
-        ),
+        ("MinMaxObserver, dtype: quint8", ObserverKind::MinMax, quint8, affine),
+        ("HistogramObserver", histogram, qint8, symmetric),
+        ("MovingAverageMinMaxObserver", moving, qint8, symmetric),
         (
             "MovingAveragePerChannelMinMaxObserver, dtype: quint8",
-            ObserverKind::MovingAveragePerChannelMinMax { averaging_constant: 0.01 },
-            QDType::QUInt8,
-            QScheme::PerChannelAffine,
+            moving_per_channel,
+            quint8,
+            channels,
         ),
-        (
-            "OnnxRuntimeObserver, dtype: quint8",
-            ObserverKind::OnnxRuntime,
-            QDType::QUInt8,
-            QScheme::PerTensorAffine,
-        ),
+        ("OnnxRuntimeObserver, dtype: quint8", ObserverKind::OnnxRuntime, quint8, affine),
     ];
     for (text, kind, dtype, qscheme) in defaults {
         let config: ObserverConfig =
@@ -225,10 +174,8 @@ rules:
 ";
     let spec = QConfigSpec::from_yaml(yaml).expect("reads");
     let text = spec.to_string();
-    assert!(
-        text.starts_with("kind Linear: qint8") && text.contains("\nkind LSTM: qint8"),
-        "{text}"
-    );
+    let is_of_both = text.starts_with("kind Linear: qint8") && text.contains("\nkind LSTM: qint8");
+    assert!(is_of_both, "{text}");
 }
 
 #[test]
@@ -311,11 +258,7 @@ fn a_custom_observer_is_not_written_but_reported() {
     let qconfig = QConfig::Table(config);
     let spec = QConfigSpec::of([""], qconfig);
     for error in [spec.to_yaml(), spec.to_json()] {
-        let error = error.expect_err("no such form").to_string();
-        assert!(
-            error.contains("a custom observer is code and cannot be written: Percentile"),
-            "{error}"
-        );
+        fault(error).has("a custom observer is code and cannot be written: Percentile");
     }
     let report = quantize_dynamic(&mut Toy::new(), &spec).expect("a toy takes anything");
     let report = serde_json::to_string(&report).expect("a report");

@@ -1,13 +1,9 @@
 //! The forms of a spec: precedence pair by pair, lists, sizes, presets, words.
 
+use candle_dynquant::Target;
+
 use crate::common::toy::Toy;
-use candle_core::{DType, Device, Tensor};
-use candle_dynquant::observer::{ObserverConfig, ObserverKind};
-use candle_dynquant::{
-    Arithmetic, DynamicConfig, ErrorKind, Granularity, LayerKind, LeftReason, OnnxRuntimeOptions,
-    Outcome, QConfig, QConfigSpec, QDType, QScheme, Quantizable, Report, Target, nn,
-    quantize_dynamic,
-};
+use crate::kit::*;
 
 #[derive(Quantizable, Clone)]
 struct Block {
@@ -89,14 +85,14 @@ fn every_rank_beats_a_preset_and_only_an_exact_name_beats_min_params() {
     let table = |spec: QConfigSpec| spec.name("table", QConfig::pytorch());
     for (rank, add) in RANKS {
         for qconfig in [Some(QConfig::pytorch()), None] {
-            let report = quantize(&table(add(QConfigSpec::int8().min_params(0), qconfig.clone())));
+            let report = quantize(&table(add(all_int8(), qconfig.clone())));
             match (outcome(&report, "encoder.0.query"), qconfig) {
                 (Outcome::Swapped { to }, Some(qconfig)) => assert_eq!(to, qconfig, "{rank}"),
                 (Outcome::Left { reason: LeftReason::KeptFloat { .. } }, None) => {}
                 other => panic!("{rank}: {other:?}"),
             }
         }
-        let spec = add(QConfigSpec::int8().min_params(0), Some(QConfig::pytorch())).min_params(5);
+        let spec = add(all_int8(), Some(QConfig::pytorch())).min_params(5);
         let got = outcome(&quantize(&table(spec)), "encoder.0.query");
         let small = LeftReason::TooSmall { parameters: 4, min_params: 5 };
         match rank {
@@ -108,22 +104,18 @@ fn every_rank_beats_a_preset_and_only_an_exact_name_beats_min_params() {
 
 #[test]
 fn min_params_counts_elements_and_says_so() {
-    assert_eq!(quantize(&QConfigSpec::int8().min_params(0).min_params(4)).swapped().count(), 5);
-    let error = quantize_dynamic(&mut model(), &QConfigSpec::int8().min_params(0).min_params(5));
-    assert_eq!(
-        error.unwrap_err().to_string(),
+    assert_eq!(quantize(&all_int8().min_params(4)).swapped().count(), 5);
+    fault(quantize_dynamic(&mut model(), &all_int8().min_params(5))).is(
         "nothing to quantize: min_params is 5, and what rules match is smaller, such as encoder.0.query with 4 weight elements; min_params(0) leaves none"
     );
-    let spec = QConfigSpec::int8().min_params(0).min_params(5).name("head", QConfig::int8());
+    let spec = all_int8().min_params(5).name("head", QConfig::int8());
     let report = quantize(&spec);
     assert_eq!(swapped(&report), ["head"]);
-    assert!(
-        report.to_string().contains("left: 4 weight elements, fewer than min_params = 5"),
-        "{report}"
-    );
+    let text = report.to_string();
+    assert!(text.contains("left: 4 weight elements, fewer than min_params = 5"), "{text}");
     // A layer that stays float, or was quantized before, reports that instead of its size.
     let mut twice = model();
-    quantize_dynamic(&mut twice, &QConfigSpec::int8().min_params(0)).expect("quantizes");
+    quantize_dynamic(&mut twice, &all_int8()).expect("quantizes");
     let report = quantize_dynamic(&mut twice, &spec).expect("finds all done");
     assert_eq!(outcome(&report, "head"), Outcome::Left { reason: LeftReason::AlreadyQuantized });
     let report = quantize(&spec.exclude(["encoder"]));
@@ -133,15 +125,12 @@ fn min_params_counts_elements_and_says_so() {
 
 #[test]
 fn lists_of_names_and_of_kinds() {
-    let spec = QConfigSpec::int8().min_params(0).exclude(["encoder.0", "head"]);
+    let spec = all_int8().exclude(["encoder.0", "head"]);
     assert_eq!(swapped(&quantize(&spec)), ["encoder.1.query", "encoder.1.value"]);
     let none: [&str; 0] = [];
-    assert_eq!(QConfigSpec::int8().min_params(0).exclude(none), QConfigSpec::int8().min_params(0));
-    let typo = quantize_dynamic(
-        &mut model(),
-        &QConfigSpec::int8().min_params(0).exclude(["head", "encodre"]),
-    );
-    assert!(typo.unwrap_err().to_string().contains(r#"nearest name is "encoder""#));
+    assert_eq!(all_int8().exclude(none), all_int8());
+    let typo = all_int8().exclude(["head", "encodre"]);
+    fault(quantize_dynamic(&mut model(), &typo)).has(r#"nearest name is "encoder""#);
 
     let q = QConfig::per_channel();
     let kinds = QConfigSpec::of([LayerKind::Embedding], q.clone());
@@ -198,9 +187,7 @@ fn groups_are_written_and_read() -> candle_dynquant::Result<()> {
         "{dtype: int8, group_size: 64}",
     ] {
         let text = format!("kinds: {{Linear: {{weight: {yaml}}}}}");
-        let spec = QConfigSpec::from_yaml(&text)?;
-        assert_eq!(QConfigSpec::from_yaml(&spec.to_yaml()?)?, spec, "{yaml}");
-        assert_eq!(QConfigSpec::from_json(&spec.to_json()?)?, spec, "{yaml}");
+        assert_reads_back(&QConfigSpec::from_yaml(&text)?);
     }
     let spec = QConfigSpec::from_yaml("kinds: {Linear: {weight: {dtype: int4}}}")?;
     assert_eq!(spec.to_yaml()?.trim(), "kinds:\n  Linear: int4");
@@ -208,7 +195,7 @@ fn groups_are_written_and_read() -> candle_dynquant::Result<()> {
     let text = "kinds: {Linear: {weight: {dtype: int4}, activation: per_row}}";
     let spec = QConfigSpec::from_yaml(text)?;
     assert!(spec.to_yaml()?.contains("activation: per_row"));
-    assert_eq!(QConfigSpec::from_yaml(&spec.to_yaml()?)?, spec);
+    assert_reads_back(&spec);
     assert!(spec.to_string().contains("int4 in groups of 32, activations per row"));
     Ok(())
 }
@@ -281,15 +268,11 @@ fn words_are_read_as_they_are_written_and_typos_get_the_nearest() {
         ("onnx".parse::<Arithmetic>().map(|_| ()), "did you mean `onnxruntime`?"),
     ];
     for (result, expected) in errors {
-        let error = result.expect_err(expected).to_string();
-        assert!(error.contains(expected), "expected {expected:?}, got {error:?}");
+        fault(result).has(expected);
     }
     for name in QConfig::PRESETS {
         let long = format!("{name}_qconfig");
-        assert_eq!(
-            QConfig::preset(&long).expect("PyTorch's name"),
-            QConfig::preset(name).expect(name)
-        );
+        assert_eq!(QConfig::preset(&long).expect(&long), QConfig::preset(name).expect(name));
     }
 }
 

@@ -4,5 +4,7 @@
 mod common;
 mod file;
 mod forms;
+#[path = "../common/kit.rs"]
+mod kit;
 mod mistakes;
 mod rules;

@@ -3,10 +3,7 @@
 use std::sync::Arc;
 
 use crate::common::toy::{Plain, Toy};
-use candle_dynquant::{
-    ErrorKind, LayerKind, LeftReason, Outcome, QConfig, QConfigSpec, Quantizable, Report,
-    quantize_dynamic,
-};
+use crate::kit::*;
 
 #[derive(Quantizable, Clone)]
 struct Attention {
@@ -64,94 +61,33 @@ fn a_name_ends_where_a_segment_ends() {
     assert_eq!(swapped, expected, "and none of layer.10");
 }
 
+/// `forms` has every pair of rules by the paths of the model.
 #[test]
-fn the_most_particular_rule_wins() {
+fn a_layer_has_the_name_of_the_checkpoint_too() {
     let query = "layer.1.attention.query";
+    let new = QConfigSpec::new;
+    let by_file = r"^bert\..*\.1\.q_proj$";
     let cases: Vec<(&str, QConfigSpec, Option<QConfig>)> = vec![
-        ("preset", QConfigSpec::int8().min_params(0), Some(A)),
-        ("kind over preset", QConfigSpec::int8().min_params(0).kind(LayerKind::Linear, B), Some(B)),
-        (
-            "later kind over earlier",
-            QConfigSpec::new().kind(LayerKind::Linear, B).kind(LayerKind::Linear, C),
-            Some(C),
-        ),
-        (
-            "whole model over kind",
-            QConfigSpec::new().name("", B).kind(LayerKind::Linear, C),
-            Some(B),
-        ),
-        ("ancestor over whole model", QConfigSpec::new().name("layer", B).name("", C), Some(B)),
-        (
-            "nearer ancestor over farther, whichever comes first",
-            QConfigSpec::new().name("layer.1", B).name("layer", C),
-            Some(B),
-        ),
-        (
-            "later ancestor over the same earlier",
-            QConfigSpec::new().name("layer.1", B).name("layer.1", C),
-            Some(C),
-        ),
-        (
-            "regex over ancestor",
-            QConfigSpec::new().regex("query$", B).name("layer.1.attention", C),
-            Some(B),
-        ),
-        (
-            "later regex over earlier",
-            QConfigSpec::new().regex(r"^layer\.1\.attention\.query$", B).regex("query", C),
-            Some(C),
-        ),
-        ("exact over regex", QConfigSpec::new().name(query, B).regex("query", C), Some(B)),
-        ("later exact over earlier", QConfigSpec::new().name(query, B).name(query, C), Some(C)),
-        (
-            "exact keep-float over regex",
-            QConfigSpec::new().name(query, None).regex("query|head", C),
-            None,
-        ),
-        (
-            "exact over keep-float of an ancestor",
-            QConfigSpec::new().name(query, B).name("layer.1", None),
-            Some(B),
-        ),
-        (
-            "keep-float of an ancestor over preset",
-            QConfigSpec::int8().min_params(0).name("layer.1", None),
-            None,
-        ),
-        (
-            "a name covers segments, not prefixes of them",
-            QConfigSpec::new().name("layer.10", C).name("head", B),
-            None,
-        ),
-        (
-            "checkpoint name",
-            QConfigSpec::new().name("bert.encoder.1.q_proj", B).name("", C),
-            Some(B),
-        ),
-        (
-            "regex on the checkpoint name",
-            QConfigSpec::new().regex(r"^bert\..*\.1\.q_proj$", B),
-            Some(B),
-        ),
-        ("ancestor by checkpoint name", QConfigSpec::new().name("bert.encoder.1", B), Some(B)),
-        ("no rule", QConfigSpec::new().kind(LayerKind::LSTM, B), None),
+        ("exact", new().name("bert.encoder.1.q_proj", B).name("", C), Some(B)),
+        ("regex", new().regex(by_file, B), Some(B)),
+        ("ancestor", new().name("bert.encoder.1", B), Some(B)),
+        ("exact path over regex", new().name(query, None).regex("query|head", C), None),
+        ("no rule", new().kind(LayerKind::LSTM, B), None),
     ];
     for (case, spec, expected) in cases {
         let mut model = model();
         let report =
             quantize_dynamic(&mut model, &spec).unwrap_or_else(|e| panic!("{case}: {e}\n{spec}"));
         assert_eq!(outcome(case, &report, query), expected, "{case}");
-        assert_eq!(
-            model.layer[1].attention.query.quantized, expected,
-            "{case}: the layer is not what the report says"
-        );
+        let got = &model.layer[1].attention.query.quantized;
+        assert_eq!(*got, expected, "{case}: the layer is not what the report says");
     }
 }
 
 #[test]
 fn the_report_says_why_a_layer_was_left() {
     let mut model = model();
-    let spec = QConfigSpec::int8().min_params(0).name("layer.0", None);
+    let spec = all_int8().name("layer.0", None);
     let report = quantize_dynamic(&mut model, &spec).expect("quantizes");
     let reasons: Vec<_> = report.left().map(|l| (&*l.path, &l.outcome)).collect();
     let kept = Outcome::Left { reason: LeftReason::KeptFloat { rule: "name \"layer.0\"".into() } };
@@ -164,8 +100,7 @@ fn the_report_says_why_a_layer_was_left() {
         ]
     );
     assert_eq!(report.opaque[0].path, "layer.0.attention.heads", "opaque fields are listed");
-    let again = quantize_dynamic(&mut model, &QConfigSpec::int8().min_params(0))
-        .expect("quantizes the rest");
+    let again = quantize_dynamic(&mut model, &all_int8()).expect("quantizes the rest");
     assert_eq!(again.swapped().count(), 3, "only what was left is swapped");
     let already = Outcome::Left { reason: LeftReason::AlreadyQuantized };
     assert!(again.left().count() > 0, "{again}");
@@ -180,58 +115,41 @@ struct Foreign<T> {
 
 #[test]
 fn rules_at_fault_are_told_what_the_model_has() {
-    let cases: Vec<(&str, QConfigSpec, &str)> = vec![
+    let named = |name| all_int8().name(name, None);
+    let regex = |regex| all_int8().regex(regex, None);
+    let opaque =
+        "layer.0.attention.heads is a spec::common::toy::Plain, which is not a module tree";
+    let heads = format!("rule name \"layer.0.attention.heads\" matches no layer: {opaque}");
+    let cases: Vec<(QConfigSpec, &str)> = vec![
         (
-            "misspelt name",
-            QConfigSpec::int8().min_params(0).name("layer.1.attention.qurey", None),
+            named("layer.1.attention.qurey"),
             r#"rule name "layer.1.attention.qurey" matches no layer: the nearest name is "layer.1.attention.query""#,
         ),
         (
-            "misspelt ancestor",
-            QConfigSpec::int8().min_params(0).name("layer.1.atention", None),
+            named("layer.1.atention"),
             r#"rule name "layer.1.atention" matches no layer: the nearest name is "layer.1.attention""#,
         ),
+        (named("layer.0.attention.heads"), &heads),
+        (named("layer.0.attention.heads.query"), opaque),
         (
-            "name of an opaque field",
-            QConfigSpec::int8().min_params(0).name("layer.0.attention.heads", None),
-            r#"rule name "layer.0.attention.heads" matches no layer: layer.0.attention.heads is a spec::common::toy::Plain, which is not a module tree"#,
-        ),
-        (
-            "name below an opaque field",
-            QConfigSpec::int8().min_params(0).name("layer.0.attention.heads.query", None),
-            r#"layer.0.attention.heads is a spec::common::toy::Plain, which is not a module tree"#,
-        ),
-        (
-            "kind that is not there",
-            QConfigSpec::int8().min_params(0).kind(LayerKind::GRU, A),
+            all_int8().kind(LayerKind::GRU, A),
             "rule kind GRU matches no layer: the model has layers of kind Linear, LSTM",
         ),
         (
-            "regex that finds nothing",
-            QConfigSpec::int8().min_params(0).regex("^dense$", None),
+            regex("^dense$"),
             r#"rule regex "^dense$" matches no layer: the model has layers such as layer.0.attention.query, "#,
         ),
+        (regex("layer("), r#"malformed regex "layer(": "#),
         (
-            "malformed regex",
-            QConfigSpec::int8().min_params(0).regex("layer(", None),
-            r#"malformed regex "layer(": "#,
-        ),
-        (
-            "no rules",
             QConfigSpec::new(),
             "nothing to quantize: no rule gives a qconfig to any of the model's 35 layers, such as layer.0.attention.query (Linear)",
         ),
-        (
-            "all kept float",
-            QConfigSpec::int8().min_params(0).name("", None),
-            "nothing to quantize: no rule gives a qconfig",
-        ),
+        (named(""), "nothing to quantize: no rule gives a qconfig"),
     ];
-    for (case, spec, expected) in cases {
+    for (spec, expected) in cases {
         let mut model = model();
-        let error = quantize_dynamic(&mut model, &spec).expect_err(case).to_string();
-        assert!(error.contains(expected), "{case}: expected {expected:?}, got {error:?}");
-        assert!(!model.head.is_quantized(), "{case}: the model was changed");
+        fault(quantize_dynamic(&mut model, &spec)).has(expected);
+        assert!(!model.head.is_quantized(), "{spec}: the model was changed");
     }
 }
 
@@ -242,8 +160,7 @@ fn a_model_without_layers_is_told_which_field_may_be_meant() {
         Foreign<T>: Quantizable,
     {
         let mut model = Foreign { proj };
-        let error = quantize_dynamic(&mut model, &QConfigSpec::int8().min_params(0))
-            .expect_err("no layers");
+        let error = quantize_dynamic(&mut model, &all_int8()).expect_err("no layers");
         assert!(error.kind() == ErrorKind::Unmatched, "{error:?}");
         error.to_string()
     }
@@ -272,6 +189,13 @@ fn a_model_without_layers_is_told_which_field_may_be_meant() {
     assert!(empty.contains("derive Quantizable"), "{empty}");
 }
 
+#[track_caller]
+fn is_invalid<M: Quantizable>(model: &mut M, message: &str) {
+    let error = quantize_dynamic(model, &all_int8()).expect_err(message);
+    assert_eq!(error.kind(), ErrorKind::InvalidModel);
+    assert!(error.to_string().contains(message), "{error}");
+}
+
 #[test]
 fn two_layers_of_one_path_are_an_error() {
     #[derive(Quantizable)]
@@ -292,20 +216,9 @@ fn two_layers_of_one_path_are_an_error() {
         b: Toy,
     }
     let part = || Part { dense: Toy::new() };
-    let mut flattened = Flattened { a: part(), b: part() };
-    let error = quantize_dynamic(&mut flattened, &QConfigSpec::int8().min_params(0))
-        .expect_err("flattened");
-    assert!(
-        error.kind() == ErrorKind::InvalidModel && error.to_string().contains("path \"dense\""),
-        "{error:?}"
-    );
+    is_invalid(&mut Flattened { a: part(), b: part() }, "path \"dense\"");
     let mut below = Below { a: part(), b: Toy::new() };
-    let error =
-        quantize_dynamic(&mut below, &QConfigSpec::int8().min_params(0)).expect_err("renamed");
-    assert!(
-        error.kind() == ErrorKind::InvalidModel && error.to_string().contains("path \"a.dense\""),
-        "{error:?}"
-    );
+    is_invalid(&mut below, "path \"a.dense\"");
     assert!(!below.b.is_quantized(), "the model was changed");
 }
 
@@ -361,12 +274,7 @@ fn an_alias_may_not_be_another_layers_path() {
         again: Holder { b: shared },
         other: Named { b: Toy::new() },
     };
-    let error =
-        quantize_dynamic(&mut model, &QConfigSpec::int8().min_params(0)).expect_err("b twice");
-    assert!(
-        error.kind() == ErrorKind::InvalidModel && error.to_string().contains("path \"b\""),
-        "{error:?}"
-    );
+    is_invalid(&mut model, "path \"b\"");
 }
 
 #[test]
@@ -382,8 +290,7 @@ fn rules_from_code_have_the_limits_of_those_from_a_file() {
         (QConfigSpec::new().name("x".repeat(1 << 20), A), "rule name"),
     ];
     for (spec, expected) in cases {
-        let error = quantize_dynamic(&mut model(), &spec).expect_err(expected);
-        assert!(error.to_string().starts_with(expected), "{expected}: {error}");
+        fault(quantize_dynamic(&mut model(), &spec)).starts(expected);
     }
 }
 
@@ -400,8 +307,6 @@ fn a_pattern_that_names_no_path_is_answered_with_the_regex() {
         ("*", "the model has layers such as layer.0.attention.query, "),
     ] {
         let mut model = model();
-        let error = quantize_dynamic(&mut model, &QConfigSpec::int8().min_params(0).exclude(name));
-        let error = error.expect_err(name).to_string();
-        assert!(error.contains(expected), "{name}: {error}");
+        fault(quantize_dynamic(&mut model, &all_int8().exclude(name))).has(expected);
     }
 }

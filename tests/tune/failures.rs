@@ -3,9 +3,10 @@
 use std::cell::Cell;
 use std::ops::ControlFlow;
 
+use candle_dynquant::Result;
 use candle_dynquant::tune::{Stopped, Strategy, tune_with};
-use candle_dynquant::{ErrorKind, QConfig, QConfigSpec, Result, TuningConfig, TuningOutcome, tune};
 
+use crate::kit::*;
 use crate::model::{Lossy, Model, accuracy, becomes, model, search};
 
 const LOSSES: [f64; 5] = [0.02, 0.05, 0.01, 0.04, 0.03];
@@ -39,29 +40,20 @@ fn is_the_best(outcome: &TuningOutcome, model: &Model) {
 }
 
 #[test]
-fn an_evaluation_that_fails_ends_the_search() -> Result<()> {
-    let mut whole = model(&LOSSES);
-    let calls = search(&mut whole, &config())?.1.len();
+fn an_evaluation_that_fails_or_panics_ends_the_search() -> Result<()> {
+    let calls = search(&mut model(&LOSSES), &config())?.1.len();
     assert!(calls > 8);
-    for n in 2..=calls {
+    type Otherwise = fn() -> Result<f64, String>;
+    let cases: [(Otherwise, &str); 2] = [
+        (|| Err("no such file".to_owned()), "no such file"),
+        (|| panic!("on purpose"), "it panicked: on purpose"),
+    ];
+    for (n, (otherwise, message)) in (2..=calls).flat_map(|n| cases.map(|case| (n, case))) {
         let mut model = model(&LOSSES);
-        let outcome = at(n, &mut model, || Err("no such file".to_owned()))?;
-        let message = "no such file".to_owned();
+        let outcome = at(n, &mut model, otherwise)?;
+        let message = message.to_owned();
         assert_eq!(outcome.stopped, Stopped::EvalFailed { message }, "call {n}");
         assert_eq!((outcome.trials.len(), outcome.evals), (n - 2, n));
-        is_the_best(&outcome, &model);
-    }
-    Ok(())
-}
-
-#[test]
-fn an_evaluation_that_panics_ends_the_search() -> Result<()> {
-    for n in 2..9 {
-        let mut model = model(&LOSSES);
-        let outcome = at(n, &mut model, || panic!("on purpose"))?;
-        let message = "it panicked: on purpose".to_owned();
-        assert_eq!(outcome.stopped, Stopped::EvalFailed { message }, "call {n}");
-        assert_eq!(outcome.trials.len(), n - 2);
         is_the_best(&outcome, &model);
     }
     Ok(())
@@ -100,8 +92,7 @@ fn a_float_model_without_an_accuracy_is_an_error() {
         for strategy in [Strategy::Basic, Strategy::Sensitivity] {
             let mut model = model(&LOSSES);
             let config = config().strategy(strategy);
-            let error = tune(&mut model, &config, |_: &Model| otherwise()).unwrap_err();
-            assert!(error.to_string().ends_with(message), "{error}");
+            fault(tune(&mut model, &config, |_: &Model| otherwise())).ends(message);
             assert_eq!(becomes(&model), ["float"; 5]);
         }
     }
@@ -169,8 +160,7 @@ fn a_layer_may_refuse_what_the_spec_does_not_ask_for() -> Result<()> {
 
     let mut refusing = model(&LOSSES);
     refusing[1].refuses = Some(QConfig::int8());
-    let error = search(&mut refusing, &config()).unwrap_err().to_string();
-    assert!(error.starts_with("1: invalid qconfig: "), "{error}");
+    fault(search(&mut refusing, &config())).starts("1: invalid qconfig: ");
     assert_eq!(becomes(&refusing), ["float"; 5]);
     Ok(())
 }
@@ -183,7 +173,7 @@ fn a_mistake_is_an_error_and_changes_nothing() {
         crate::config().relative(f64::NAN),
         crate::config().absolute(f64::INFINITY),
         crate::config().history("/no/such/folder/history.jsonl"),
-        crate::config().spec(QConfigSpec::int8().min_params(0).exclude("no_such_layer")),
+        crate::config().spec(all_int8().exclude("no_such_layer")),
     ] {
         let mut model = model(&LOSSES);
         assert!(tune(&mut model, &config, never).is_err(), "{config:?}");

@@ -1,12 +1,11 @@
 //! Histories: a search that was stopped continues where it was.
 
-use std::fs;
 use std::ops::ControlFlow;
 
+use candle_dynquant::Result;
 use candle_dynquant::tune::{Stopped, Strategy, Trial, tune_with};
-use candle_dynquant::{Result, TuningConfig, TuningOutcome, tune};
-use candle_dynquant_support::rows;
 
+use crate::kit::*;
 use crate::model::{Model, accuracy, becomes, best_trial, initials, model, search};
 
 const LOSSES: [f64; 6] = [0.02, 0.05, 0.01, 0.04, 0.03, 0.1 / 3.];
@@ -63,16 +62,14 @@ fn a_stopped_search_goes_on_without_repeating_a_trial() -> Result<()> {
 
 #[test]
 fn a_line_that_was_being_written_is_cut_off() -> Result<()> {
-    let dir = tempfile::tempdir().expect("a folder");
-    let path = dir.path().join("history.jsonl");
+    let (_dir, [path]) = paths(["history.jsonl"]);
     let basic = config(Strategy::Basic);
     let (expected, seen) = search(&mut model(&LOSSES), &basic.clone().history(&path))?;
     let whole = fs::read_to_string(&path).expect("a history");
     assert_eq!(whole.lines().count(), seen.len());
     // Histories of earlier versions are of this model too.
     assert!(whole.contains("\"model\":\"881164d33ebf0f24\""), "{whole}");
-    let step = 7;
-    for end in (0..whole.len()).step_by(step) {
+    for end in (0..whole.len()).step_by(7) {
         fs::write(&path, &whole[..end]).expect("written");
         let (outcome, rest) = search(&mut model(&LOSSES), &basic.clone().resume(&path))?;
         assert_eq!(trials(&outcome), trials(&expected), "cut at {end}");
@@ -87,21 +84,23 @@ fn a_line_that_was_being_written_is_cut_off() -> Result<()> {
     Ok(())
 }
 
-/// Resumes changed histories of a search, each of which must be an error that names the line.
-fn assert_lies(config: &TuningConfig, lies: &[(&str, &str, &str)]) -> Result<()> {
-    let dir = tempfile::tempdir().expect("a folder");
-    let path = dir.path().join("history.jsonl");
-    search(&mut model(&LOSSES), &config.clone().history(&path))?;
+/// Resumes changed histories of a search, each of which must be an error that names the line:
+/// what is replaced, by what, and a part of the error.
+fn assert_lies<S: AsRef<str>>(
+    strategy: Strategy,
+    lies: impl IntoIterator<Item = [S; 3]>,
+) -> Result<()> {
+    let (_dir, [path]) = paths(["history.jsonl"]);
+    search(&mut model(&LOSSES), &config(strategy).history(&path))?;
     let whole = fs::read_to_string(&path).expect("a history");
-    for (from, to, message) in lies {
+    for lie in lies {
+        let [from, to, message] = lie.each_ref().map(AsRef::as_ref);
         let changed = whole.replacen(from, to, 1);
         assert_ne!(changed, whole, "{from}");
         fs::write(&path, &changed).expect("written");
         let mut model = model(&LOSSES);
-        let error =
-            search(&mut model, &config.clone().resume(&path)).expect_err(message).to_string();
-        assert!(error.contains("history.jsonl: line "), "{error}");
-        assert!(error.contains(message), "{message}: {error}");
+        let resumed = search(&mut model, &config(strategy).resume(&path));
+        fault(resumed).has("history.jsonl: line ").has(message);
         assert_eq!(becomes(&model), ["float"; 6]);
         assert_eq!(fs::read_to_string(&path).expect("as it was"), changed);
     }
@@ -110,13 +109,19 @@ fn assert_lies(config: &TuningConfig, lies: &[(&str, &str, &str)]) -> Result<()>
 
 #[test]
 fn a_history_that_lies_is_an_error_that_names_line_and_key() -> Result<()> {
-    let seconds = "expected a finite number, 0 or more, got -";
     let table = r#"
 {"version":1 | {"version":9 | line 1, column 1, version: expected a history of version 1, got 9
 {"version" | "version" | line 1, column
 "model":" | "model":"z | line 1, column 1, model: expected the history of this model and spec
 "seconds": | "seconds":1e999,"_": | line 1, column
 "seconds": | "seconds":NaN,"_": | line 1, column
+"seconds": | "seconds":-1e300,"_": | expected a finite number, 0 or more, got -
+{"trial":2, | {"trial":2; | line 3, column
+{"trial":2, | {"trial":3, | line 3, column 1, trial: expected a number from 1 to 2, got 3
+{"trial":2, | {"trial":0, | line 3, column 1, trial:
+{"trial":3,"value":0 | {"trial":3,"value":[0 | line 4, column
+{"trial":3,"value": | {"trial":3,"value":"0.5","_": | line 4, column 1, value: expected a number, got "0.5"
+{"trial":3,"value": | {"trial":3,"value":1e999,"_": | line 4, column 1, value: expected a number, got 1e999
 "float16":["5"] | "float16":["nine"] | line 3, column 1, layers.float16: expected a layer of the model, got "nine"
 "float16":["5"] | "float16":[] | line 3, column 1, layers: expected every layer of the model, got none called "5"
 "float16":["5"] | "float16":["5","5"] | line 3, column 1, layers.float16: expected each layer once, got "5" again
@@ -124,78 +129,37 @@ fn a_history_that_lies_is_an_error_that_names_line_and_key() -> Result<()> {
 "float16":["5"] | "int8_per_row":["5"] | line 3, column 1, layers.int8_per_row: expected a precision that "5" can have
 "float16":["5"] | "int7":["5"] | line 3, column
 "#;
-    let lies: Vec<_> = rows(table).map(Into::into).collect();
-    assert_lies(&config(Strategy::Basic), &lies)?;
-    assert_lies(
-        &config(Strategy::Basic),
-        &[
-            ("\"seconds\":", "\"seconds\":-1e300,\"_\":", seconds),
-            ("\n{\"trial\":2,", "\n{\"trial\":2;", "line 3, column "),
-            (
-                "\n{\"trial\":2,",
-                "\n{\"trial\":3,",
-                "line 3, column 1, trial: expected a number from 1 to 2, got 3",
-            ),
-            ("\n{\"trial\":2,", "\n{\"trial\":0,", "line 3, column 1, trial: "),
-            ("\n{\"trial\":3,\"value\":0", "\n{\"trial\":3,\"value\":[0", "line 4, column "),
-            (
-                "\n{\"trial\":3,\"value\":",
-                "\n{\"trial\":3,\"value\":\"0.5\",\"_\":",
-                "line 4, column 1, value: expected a number, got \"0.5\"",
-            ),
-            (
-                "\n{\"trial\":3,\"value\":",
-                "\n{\"trial\":3,\"value\":1e999,\"_\":",
-                "line 4, column 1, value: expected a number, got 1e999",
-            ),
-        ],
-    )
+    assert_lies(Strategy::Basic, rows(table))
 }
 
 #[test]
 fn a_baseline_that_is_no_finite_number_is_an_error() -> Result<()> {
-    let lies = ["\"x\"", "1e999", "-1e999", "\"infinity\"", "\"+1.0\"", "\"1.0\"", "true"];
-    for lie in lies {
-        let message = format!("line 1, column 1, baseline: expected a number, got {lie}");
-        let to = format!("\"baseline\":{lie}");
-        let lies = [("\"baseline\":1.0", to.as_str(), message.as_str())];
-        assert_lies(&config(Strategy::Basic), &lies)?;
-    }
-    for lie in ["NaN", "inf", "-inf"] {
-        let message = format!("line 1, column 1, baseline: expected a finite number, got {lie}");
-        let to = format!("\"baseline\":\"{lie}\"");
-        let lies = [("\"baseline\":1.0", to.as_str(), message.as_str())];
-        assert_lies(&config(Strategy::Basic), &lies)?;
-    }
-    Ok(())
+    let lie = |json: String, message: String| {
+        let message = format!("line 1, column 1, baseline: expected {message}");
+        [r#""baseline":1.0"#.to_owned(), format!(r#""baseline":{json}"#), message]
+    };
+    let numbers = ["\"x\"", "1e999", "-1e999", "\"infinity\"", "\"+1.0\"", "\"1.0\"", "true"]
+        .map(|json| lie(json.to_owned(), format!("a number, got {json}")));
+    let finite = ["NaN", "inf", "-inf"]
+        .map(|got| lie(format!("\"{got}\""), format!("a finite number, got {got}")));
+    assert_lies(Strategy::Basic, numbers.into_iter().chain(finite))
 }
 
 #[test]
 fn a_ranking_has_each_layer_once() -> Result<()> {
-    let key = "line 1, column 1, ranking";
-    let again = format!("{key}[1]: expected each layer once, got \"2\" again");
-    let unknown = format!("{key}[0]: expected a layer of the model, got \"nine\"");
-    let missing = format!("{key}: expected every layer of the model, got none called \"0\"");
-    let (nan, text) = (
-        format!("{key}[0]: expected decibels, got NaN"),
-        format!("{key}[0]: expected a number, got \"loud\""),
-    );
-    assert_lies(
-        &config(Strategy::Sensitivity),
-        &[
-            ("\"ranking\":[[", "\"ranking\":[[\"2\",1.0],[\"2\",1.0],[", &again),
-            ("\"ranking\":[[", "\"ranking\":[[\"nine\",1.0],[", &unknown),
-            ("\"ranking\":[[", "\"ranking\":[],\"_\":[[", &missing),
-            ("\"ranking\":[[", "\"ranking\":[[\"2\",\"NaN\"],[", &nan),
-            ("\"ranking\":[[", "\"ranking\":[[\"2\",\"loud\"],[", &text),
-        ],
-    )
+    let table = r#"
+"ranking":[[ | "ranking":[["2",1.0],["2",1.0],[ | line 1, column 1, ranking[1]: expected each layer once, got "2" again
+"ranking":[[ | "ranking":[["nine",1.0],[ | line 1, column 1, ranking[0]: expected a layer of the model, got "nine"
+"ranking":[[ | "ranking":[],"_":[[ | line 1, column 1, ranking: expected every layer of the model, got none called "0"
+"ranking":[[ | "ranking":[["2","NaN"],[ | line 1, column 1, ranking[0]: expected decibels, got NaN
+"ranking":[[ | "ranking":[["2","loud"],[ | line 1, column 1, ranking[0]: expected a number, got "loud"
+"#;
+    assert_lies(Strategy::Sensitivity, rows(table))
 }
 
 #[test]
 fn a_trial_that_comes_twice_is_an_error() -> Result<()> {
-    let dir = tempfile::tempdir().expect("a folder");
-    let path = dir.path().join("history.jsonl");
+    let (_dir, [path]) = paths(["history.jsonl"]);
     let basic = config(Strategy::Basic);
     search(&mut model(&LOSSES), &basic.clone().history(&path))?;
     let mut whole = fs::read_to_string(&path).expect("a history");
@@ -203,19 +167,16 @@ fn a_trial_that_comes_twice_is_an_error() -> Result<()> {
     let last = last.expect("a line").replace("\"value\":", "\"value\":1.0,\"_\":");
     whole.push_str(&format!("{last}\n"));
     fs::write(&path, &whole).expect("written");
-    let error = search(&mut model(&LOSSES), &basic.resume(&path)).expect_err("it lies");
-    let expected = format!(
+    fault(search(&mut model(&LOSSES), &basic.resume(&path))).ends(format!(
         "line {}, column 1, layers: expected a mix of precisions that no line before has",
         lines + 1
-    );
-    assert!(error.to_string().ends_with(&expected), "{error}");
+    ));
     Ok(())
 }
 
 #[test]
 fn a_history_goes_on_with_another_strategy() -> Result<()> {
-    let dir = tempfile::tempdir().expect("a folder");
-    let path = dir.path().join("history.jsonl");
+    let (_dir, [path]) = paths(["history.jsonl"]);
     let strategies = [Strategy::Basic, Strategy::ByKind, Strategy::Sensitivity];
     for (round, strategy) in strategies.into_iter().cycle().take(6).enumerate() {
         let (alone, _) = search(&mut model(&LOSSES), &config(strategy))?;
@@ -232,8 +193,7 @@ fn a_history_goes_on_with_another_strategy() -> Result<()> {
 
 #[test]
 fn a_trial_that_was_no_number_is_read_back() -> Result<()> {
-    let dir = tempfile::tempdir().expect("a folder");
-    let path = dir.path().join("history.jsonl");
+    let (_dir, [path]) = paths(["history.jsonl"]);
     let config = config(Strategy::Basic).history(&path);
     for value in [f64::NAN, f64::INFINITY, f64::NEG_INFINITY] {
         let mut calls = 0;
@@ -255,12 +215,11 @@ fn a_trial_that_was_no_number_is_read_back() -> Result<()> {
 
 #[test]
 fn a_history_of_another_model_is_an_error() -> Result<()> {
-    let dir = tempfile::tempdir().expect("a folder");
-    let path = dir.path().join("history.jsonl");
+    let (_dir, [path]) = paths(["history.jsonl"]);
     let basic = config(Strategy::Basic);
     search(&mut model(&LOSSES), &basic.clone().history(&path))?;
-    let other = search(&mut model(&LOSSES[1..]), &basic.resume(&path)).unwrap_err();
-    assert!(other.to_string().contains("expected the history of this model"), "{other}");
+    fault(search(&mut model(&LOSSES[1..]), &basic.resume(&path)))
+        .has("expected the history of this model");
     Ok(())
 }
 
@@ -274,26 +233,20 @@ fn a_history_is_a_regular_file_and_no_other_is_replaced() -> Result<()> {
     let status = std::process::Command::new("mkfifo").arg(&fifo).status();
     assert!(status.expect("mkfifo").success());
     symlink("/dev/null", path("null")).expect("a link");
-    for (name, got) in [("fifo", "a fifo"), ("null", "a character device")] {
+    let refused = |name: &str, expected: &str| {
         for config in [
             config(Strategy::Basic).history(path(name)),
             config(Strategy::Basic).resume(path(name)),
         ] {
-            let error = search(&mut model(&LOSSES), &config).map(drop).unwrap_err();
-            let expected = format!("expected a regular file, got {got}");
-            assert!(error.to_string().ends_with(&expected), "{error}");
+            fault(search(&mut model(&LOSSES), &config)).ends(expected);
         }
-    }
+    };
+    refused("fifo", "expected a regular file, got a fifo");
+    refused("null", "expected a regular file, got a character device");
     fs::write(path("thesis.txt"), "years of work").expect("written");
-    for config in [
-        config(Strategy::Basic).history(path("thesis.txt")),
-        config(Strategy::Basic).resume(path("thesis.txt")),
-    ] {
-        let error = search(&mut model(&LOSSES), &config).map(drop).unwrap_err();
-        let expected = "thesis.txt: invalid history: expected a new file, or a history to replace, \
-                        got another file";
-        assert!(error.to_string().ends_with(expected), "{error}");
-    }
+    let expected = "thesis.txt: invalid history: expected a new file, or a history to replace, \
+                    got another file";
+    refused("thesis.txt", expected);
     assert_eq!(fs::read(path("thesis.txt")).expect("a file"), b"years of work");
     // An empty file counts as none; a longer history is cut.
     fs::write(path("empty"), "").expect("written");

@@ -4,15 +4,11 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use candle_core::{DType, Device, Module, Tensor};
 use candle_dynquant::tune::{LayerPrecision, Strategy, Trial};
-use candle_dynquant::{
-    Checkpoint, Layer, LayerKind, QConfig, QConfigSpec, Quantizable, Result, TuningOutcome,
-    WeightDType, WeightInfo, checkpoint, nn, quantize_dynamic, tune,
-};
-use candle_dynquant::{Replay, Tap};
+use candle_dynquant::{Replay, Result};
 
 use crate::common::{lstm, tensor};
+use crate::kit::*;
 
 fn linear(rows: usize, columns: usize, seed: u64) -> Result<nn::Linear> {
     let weight = (tensor(&[rows, columns], seed)? * 0.1)?;
@@ -81,24 +77,13 @@ fn the_same_search_on_any_number_of_threads() -> Result<()> {
         };
         let expected = search()?;
         for threads in [1, 3] {
-            let pool = rayon_pool(threads);
-            let got = pool(&search)?;
+            let pool = rayon::ThreadPoolBuilder::new().num_threads(threads).build();
+            let got = pool.expect("a pool").install(search)?;
             assert!(got == expected, "{strategy} on {threads} threads");
         }
     }
     Ok(())
 }
-
-/// Runs a function on a thread whose products use this number of threads.
-fn rayon_pool(
-    threads: usize,
-) -> impl Fn(&(dyn Fn() -> Result<Searched> + Sync)) -> Result<Searched> {
-    let pool = rayon::ThreadPoolBuilder::new().num_threads(threads).build();
-    let pool = pool.expect("a pool");
-    move |search| pool.install(search)
-}
-
-type Searched = ((Vec<Trial>, Option<usize>, Vec<Option<u64>>), Vec<Vec<f32>>);
 
 #[test]
 fn layers_are_ranked_by_what_quantizing_them_does() -> Result<()> {
@@ -143,12 +128,16 @@ struct Tied {
 }
 
 impl Tied {
-    fn load(checkpoint: &Checkpoint) -> candle_core::Result<Self> {
-        let vb = checkpoint.var_builder(DType::F32, &Device::Cpu);
+    fn load(vb: &VarBuilder<'_>) -> candle_core::Result<Self> {
         let words = nn::embedding(32, 16, vb.pp("words"))?;
         let head = nn::Linear::tied(&words, None);
         let inner = nn::linear_no_bias(16, 16, vb.pp("inner"))?;
         Ok(Self { words, inner, head })
+    }
+
+    fn source() -> Result<Source> {
+        let (words, inner) = (tensor(&[32, 16], 1)?, tensor(&[16, 16], 2)?);
+        Source::of([("words.weight", words), ("inner.weight", inner)])
     }
 
     fn forward(&self, ids: &Tensor) -> Result<Tensor> {
@@ -162,14 +151,15 @@ fn of_4_bits_some_layers_fall_back_to_8() -> Result<()> {
     let mut model = Deep::new()?;
     let xs = tensor(&[9, 24], 3)?;
     let expected = model.forward(&xs)?;
-    let mut in_8_bits = model.clone();
-    quantize_dynamic(&mut in_8_bits, &QConfigSpec::int8().min_params(0))?;
-    let mut in_4_bits = model.clone();
-    quantize_dynamic(&mut in_4_bits, &QConfigSpec::int4().min_params(0))?;
-    let [best, worst] = [&in_8_bits, &in_4_bits].map(|model| sqnr(&expected, &model.forward(&xs)?));
-    let goal = worst? + 1.;
-    assert!(best? > goal + 3.);
     let eval = |model: &Deep| sqnr(&expected, &model.forward(&xs)?);
+    let quantized = |spec: QConfigSpec| {
+        let mut model = model.clone();
+        quantize_dynamic(&mut model, &spec.min_params(0))?;
+        eval(&model)
+    };
+    let (best, worst) = (quantized(QConfigSpec::int8())?, quantized(QConfigSpec::int4())?);
+    let goal = worst + 1.;
+    assert!(best > goal + 3.);
     let config = crate::config().absolute(100. - goal).spec(QConfigSpec::int4().min_params(0));
     let outcome = tune(&mut model, &config, eval)?;
     assert!(outcome.met, "{outcome}");
@@ -186,36 +176,24 @@ fn of_4_bits_some_layers_fall_back_to_8() -> Result<()> {
 /// A table and its tied head change together, and so can be saved.
 #[test]
 fn tied_layers_fall_back_together_and_are_saved() -> Result<()> {
-    let dir = tempfile::tempdir().expect("a folder");
-    let (float, tuned) =
-        (dir.path().join("float.safetensors"), dir.path().join("tuned.safetensors"));
-    let tensors = std::collections::HashMap::from([
-        ("words.weight", tensor(&[32, 16], 1)?),
-        ("inner.weight", tensor(&[16, 16], 2)?),
-    ]);
-    candle_core::safetensors::save(&tensors, &float)?;
-    let source = Checkpoint::open(&float)?;
+    let source = Tied::source()?;
     let ids = Tensor::arange(0u32, 32, &Device::Cpu)?;
     for (goal, tied) in
         [(80., LayerPrecision::Int8), (50., LayerPrecision::Float16), (0., LayerPrecision::Float)]
     {
-        let mut model = Tied::load(&source)?;
+        let mut model = Tied::load(&source.vb)?;
         let expected = model.forward(&ids)?;
         let eval = |model: &Tied| sqnr(&expected, &model.forward(&ids)?);
-        let config =
-            crate::config().absolute(goal).spec(QConfigSpec::int8().min_params(0).embeddings());
+        let config = crate::config().absolute(goal).spec(all_int8().embeddings());
         let outcome = tune(&mut model, &config, eval)?;
         assert!(outcome.met);
-        let [words, _, head] = outcome.layers.as_slice() else {
-            panic!("{outcome}");
-        };
+        let [words, _, head] = &outcome.layers[..] else { panic!("{outcome}") };
         assert_eq!((words.precision, head.precision), (tied, tied), "{outcome}");
         let best = eval(&model)?;
         assert_eq!(best, outcome.best().expect("a trial").value);
         if tied != LayerPrecision::Float {
-            checkpoint::save(&model, &source, &tuned)?;
-            let again = Tied::load(&Checkpoint::open(&tuned)?)?;
-            assert_eq!(eval(&again)?, best);
+            source.save(&model)?;
+            assert_eq!(eval(&Tied::load(&source.saved_vb()?)?)?, best);
         }
     }
     Ok(())
@@ -224,17 +202,7 @@ fn tied_layers_fall_back_together_and_are_saved() -> Result<()> {
 /// All trials of layers that change together.
 #[test]
 fn tied_layers_have_the_precisions_that_both_have() -> Result<()> {
-    let tensors = std::collections::HashMap::from([
-        ("words.weight".to_owned(), tensor(&[32, 16], 1)?),
-        ("inner.weight".to_owned(), tensor(&[16, 16], 2)?),
-    ]);
-    let vb = nn::VarBuilder::from_tensors(tensors, DType::F32, &Device::Cpu);
-    let words = nn::embedding(32, 16, vb.pp("words"))?;
-    let mut model = Tied {
-        head: nn::Linear::tied(&words, None),
-        inner: nn::linear_no_bias(16, 16, vb.pp("inner"))?,
-        words,
-    };
+    let mut model = Tied::load(&Tied::source()?.vb)?;
     let ids = Tensor::arange(0u32, 32, &Device::Cpu)?;
     let expected = model.forward(&ids)?;
     let eval = |model: &Tied| sqnr(&expected, &model.forward(&ids)?);

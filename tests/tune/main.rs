@@ -4,14 +4,16 @@
 mod common;
 mod failures;
 mod history;
+#[path = "../common/kit.rs"]
+mod kit;
 mod layers;
 mod model;
 mod search;
 mod yaml;
 
-use candle_dynquant::{QConfigSpec, TuningConfig};
+use crate::kit::*;
 
 /// The default configuration for layers of any size: toy models have small layers.
 fn config() -> TuningConfig {
-    TuningConfig::default().spec(QConfigSpec::int8().min_params(0))
+    TuningConfig::default().spec(all_int8())
 }

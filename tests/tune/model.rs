@@ -3,10 +3,9 @@
 
 use std::cell::Cell;
 
-use candle_dynquant::{
-    Error, ErrorKind, LayerKind, QConfig, Quantizable, Result, WeightDType, WeightInfo,
-};
-use candle_dynquant::{Layer, TuningConfig, TuningOutcome, tune};
+use candle_dynquant::{Error, Result};
+
+use crate::kit::*;
 
 thread_local! {
     /// Calls of `Layer::quantize`.

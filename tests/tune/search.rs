@@ -3,10 +3,11 @@
 use std::ops::ControlFlow;
 use std::time::Duration;
 
+use candle_dynquant::Result;
 use candle_dynquant::tune::{LayerPrecision, Stopped, Strategy, tune_with};
-use candle_dynquant::{GroupConfig, LayerKind, QConfig, QConfigSpec, Result, WeightDType};
 use candle_dynquant_support::random::Random;
 
+use crate::kit::*;
 use crate::model::{Model, QUANTIZED, accuracy, becomes, best_trial, initials, model, search};
 
 const STRATEGIES: [Strategy; 3] = [Strategy::Basic, Strategy::Sensitivity, Strategy::ByKind];
@@ -133,7 +134,7 @@ fn per_row_is_tried_where_the_spec_has_another_int8() -> Result<()> {
 #[test]
 fn layers_that_the_spec_leaves_are_left() -> Result<()> {
     let mut model = model(&[0.1, 0.2, 0.3]);
-    let config = crate::config().spec(QConfigSpec::int8().min_params(0).exclude("1"));
+    let config = crate::config().spec(all_int8().exclude("1"));
     let (outcome, seen) = search(&mut model, &config)?;
     assert!(seen.iter().all(|trial| &trial[1..2] == "f"), "{seen:?}");
     assert_eq!(outcome.layers[1].precision, LayerPrecision::Float);
@@ -289,8 +290,7 @@ fn limits_end_a_search() -> Result<()> {
 #[test]
 fn a_lower_value_may_be_the_better_one() -> Result<()> {
     let mut model = model(&[0.1, 0.2, 0.3]);
-    let config = crate::config().absolute(0.25).lower_is_better();
-    let config = config.strategy(Strategy::Basic);
+    let config = crate::config().absolute(0.25).lower_is_better().strategy(Strategy::Basic);
     let error = |model: &Vec<crate::model::Lossy>| candle_core::Result::Ok(1. - accuracy(model));
     let outcome = candle_dynquant::tune(&mut model, &config, error)?;
     assert!(outcome.met && outcome.to_string().contains("criterion met: at most"));
@@ -320,7 +320,7 @@ fn the_outcome_is_printed_as_neural_compressor_does() -> Result<()> {
     assert!(text.ends_with("5 trials, 6 evaluations; stopped because the criterion is met"));
     let json = serde_json::to_value(&outcome).expect("JSON");
     assert_eq!(json["stopped"]["reason"], "criterion_met");
-    assert_eq!(json["trials"][4]["layers"]["float16"], serde_json::json!(["1", "2"]));
+    assert_eq!(json["trials"][4]["layers"]["float16"], json!(["1", "2"]));
     Ok(())
 }
 
@@ -371,8 +371,7 @@ fn goals_that_no_accuracy_can_meet_are_refused() {
         (default().relative(f64::NAN), "got NaN"),
         (default().absolute(f64::INFINITY), "absolute goal: expected a finite number, got inf"),
     ] {
-        let error = search(&mut model(&[0.1]), &config).unwrap_err().to_string();
-        assert!(error.contains(expected), "{error}");
+        fault(search(&mut model(&[0.1]), &config)).has(expected);
     }
 }
 

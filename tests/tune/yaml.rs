@@ -2,11 +2,10 @@
 
 use std::time::Duration;
 
+use candle_dynquant::Result;
 use candle_dynquant::tune::Strategy;
-use candle_dynquant::{
-    DynamicConfig, Granularity, LayerKind, QConfig, QConfigSpec, Result, TuningConfig,
-};
-use candle_dynquant_support::rows;
+
+use crate::kit::*;
 
 fn dynamic(quantization: &str) -> String {
     let approach = "quantization:\n  approach: post_training_dynamic_quant\n";
@@ -24,7 +23,11 @@ fn assert_reads(text: &str, expected: TuningConfig) {
 #[test]
 fn values_are_read_as_neural_compressor_takes_them() {
     let default = TuningConfig::default;
-    let criterion = |text: &str| format!("tuning:\n  accuracy_criterion: {{{text}}}");
+    let tuning = |text: &str| format!("tuning: {{{text}}}");
+    let criterion = |text: &str| tuning(&format!("accuracy_criterion: {{{text}}}"));
+    let lower = default().absolute(3.).lower_is_better();
+    let limited = default().timeout(Duration::from_secs(90)).max_trials(600);
+    let by_kind = default().strategy(Strategy::ByKind);
     let cases = [
         ("{}".to_owned(), default()),
         (dynamic(""), default()),
@@ -33,29 +36,14 @@ fn values_are_read_as_neural_compressor_takes_them() {
         (criterion("relative: '2.5%'"), default().relative(0.025)),
         (criterion("absolute: 0.5"), default().absolute(0.5)),
         (criterion("absolute: 3"), default().absolute(3.)),
-        (
-            criterion("absolute: 3, higher_is_better: false"),
-            default().absolute(3.).lower_is_better(),
-        ),
-        (
-            "tuning: {exit_policy: {timeout: 90, max_trials: 600}}".to_owned(),
-            default().timeout(Duration::from_secs(90)).max_trials(600),
-        ),
-        (
-            "tuning: {exit_policy: {timeout: 0, performance_only: true}}".to_owned(),
-            default().max_trials(1),
-        ),
-        ("tuning: {strategy: {name: basic}}".to_owned(), default().strategy(Strategy::Basic)),
-        ("tuning: {strategy: mse_v2}".to_owned(), default()),
-        (
-            "tuning: {strategy: {name: conservative}}".to_owned(),
-            default().strategy(Strategy::ByKind),
-        ),
-        ("tuning: {workspace: {path: work}}".to_owned(), default().history("work/history.jsonl")),
-        (
-            "tuning: {workspace: {path: work, resume: old.jsonl}}".to_owned(),
-            default().resume("old.jsonl"),
-        ),
+        (criterion("absolute: 3, higher_is_better: false"), lower),
+        (tuning("exit_policy: {timeout: 90, max_trials: 600}"), limited),
+        (tuning("exit_policy: {timeout: 0, performance_only: true}"), default().max_trials(1)),
+        (tuning("strategy: {name: basic}"), default().strategy(Strategy::Basic)),
+        (tuning("strategy: mse_v2"), default()),
+        (tuning("strategy: {name: conservative}"), by_kind),
+        (tuning("workspace: {path: work}"), default().history("work/history.jsonl")),
+        (tuning("workspace: {path: work, resume: old.jsonl}"), default().resume("old.jsonl")),
     ];
     for (text, expected) in cases {
         assert_reads(&text, expected);
@@ -69,47 +57,43 @@ fn layers_are_chosen_by_type_and_by_regex() {
     if let QConfig::Int8 { activation, .. } = &mut by_tensor {
         *activation = DynamicConfig::new(Granularity::PerTensor, false);
     }
+    let minmax =
+        "{dtype: [int8, fp32], scheme: [sym], granularity: per_channel, algorithm: minmax}";
+    let in_float = "{activation: {dtype: ['fp32']}, weight: {dtype: ['fp32']}}";
+    let by_type = |text: &str| format!("  optype_wise: {{{text}}}");
+    let by_name = |text: &str| format!("  op_wise: {{{text}}}");
+    let table = QConfig::table().eps(f32::MIN_POSITIVE);
+    let head = |qconfig| int8().regex("^(?:head)$", qconfig);
+    use LayerKind::{Embedding, LSTM, Linear};
     let cases = [
         (
-            "  optype_wise: {Embedding: {weight: {dtype: [uint8]}, activation: {dtype: [fp32]}}}",
-            int8().kind(LayerKind::Embedding, QConfig::table().eps(f32::MIN_POSITIVE)),
+            by_type("Embedding: {weight: {dtype: [uint8]}, activation: {dtype: [fp32]}}"),
+            int8().kind(Embedding, table),
         ),
         (
-            "  optype_wise: {LSTM: {weight: {dtype: fp32}, activation: {dtype: fp32}}}",
-            int8().kind(LayerKind::LSTM, None),
+            by_type("LSTM: {weight: {dtype: fp32}, activation: {dtype: fp32}}"),
+            int8().kind(LSTM, None),
         ),
+        (by_type("MatMul: {weight: {dtype: [fp16]}}"), int8().kind(Linear, QConfig::float16())),
         (
-            "  optype_wise: {MatMul: {weight: {dtype: [fp16]}}}",
-            int8().kind(LayerKind::Linear, QConfig::float16()),
+            by_type("MatMul: {weight: {dtype: [bf16]}, activation: {dtype: [bf16]}}"),
+            int8().kind(Linear, QConfig::bfloat16()),
         ),
+        (by_type("Embedding: {weight: {dtype: [bf16]}}"), int8().kind(Embedding, None)),
         (
-            "  optype_wise: {MatMul: {weight: {dtype: [bf16]}, activation: {dtype: [bf16]}}}",
-            int8().kind(LayerKind::Linear, QConfig::bfloat16()),
-        ),
-        (
-            "  optype_wise: {Embedding: {weight: {dtype: [bf16]}}}",
-            int8().kind(LayerKind::Embedding, None),
-        ),
-        (
-            "  op_wise: {'bert.encoder.layer.0.*': {activation: {dtype: ['fp32']}, weight: {dtype: ['fp32']}}}",
+            by_name(&format!("'bert.encoder.layer.0.*': {in_float}")),
             int8().regex(r"^(?:bert.encoder.layer.0.*)$", None),
         ),
+        (by_name(&format!("head: {{weight: {minmax}}}")), head(QConfig::int8())),
+        (by_name("head: {activation: {granularity: per_tensor}}"), head(by_tensor)),
         (
-            "  op_wise: {head: {weight: {dtype: [int8, fp32], scheme: [sym], granularity: per_channel, algorithm: minmax}}}",
-            int8().regex("^(?:head)$", QConfig::int8()),
-        ),
-        (
-            "  op_wise: {head: {activation: {granularity: per_tensor}}}",
-            int8().regex("^(?:head)$", by_tensor),
-        ),
-        (
-            "  model_wise: {weight: {granularity: per_channel}}",
+            "  model_wise: {weight: {granularity: per_channel}}".to_owned(),
             QConfigSpec::all_kinds(QConfig::int8()),
         ),
-        ("  optype_wise: {Conv2d: {weight: {dtype: int8}}}", int8()),
+        (by_type("Conv2d: {weight: {dtype: int8}}"), int8()),
     ];
     for (text, spec) in cases {
-        assert_reads(&dynamic(text), TuningConfig::default().spec(spec));
+        assert_reads(&dynamic(&text), TuningConfig::default().spec(spec));
     }
 }
 
@@ -199,8 +183,7 @@ a: [ | line 1, column
         ["tuning:\n  exit_policy:\n    time_out: 3", "did you mean `timeout`?"],
     ];
     for [text, message] in rows(table).chain(of_lines) {
-        let error = TuningConfig::from_yaml(text).map(drop).unwrap_err().to_string();
-        assert!(error.contains(message), "{text}\n  {message}\n  {error}");
+        fault(TuningConfig::from_yaml(text)).has(message);
     }
 }
 
@@ -217,7 +200,6 @@ fn sizes_of_a_calibration_are_whole_numbers_in_any_form() {
     }
     for wrong in ["0", "[8, 0]", "''", "' , '", "'8, 0'", "'0'", "'8, x'", "'-8'", "8.5", "{a: 1}"]
     {
-        let error = read(wrong).unwrap_err().to_string();
-        assert!(error.contains("one or several whole numbers, 1 or more"), "{wrong}: {error}");
+        fault(read(wrong)).has("one or several whole numbers, 1 or more");
     }
 }
