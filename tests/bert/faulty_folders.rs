@@ -1,27 +1,19 @@
 //! The example's folder reader against faulty folders: each of its errors is raised.
 
 use std::collections::BTreeMap;
-use std::fs;
-use std::path::Path;
 
-use anyhow::Result;
 use candle_dynquant_support::bert::{Folder, texts};
 use safetensors::Dtype;
 use safetensors::tensor::TensorView;
-use serde_json::{Value, json};
 use tempfile::TempDir;
+
+use crate::kit::*;
 
 const WEIGHTS: &str = "model.safetensors";
 const INDEX: &str = "model.safetensors.index.json";
 
-/// A tensor of a synthetic checkpoint.
-#[derive(Clone)]
-struct Entry {
-    dtype: Dtype,
-    shape: Vec<usize>,
-}
-
-type Entries = BTreeMap<String, Entry>;
+/// Dtypes and shapes of the tensors of a synthetic checkpoint.
+type Entries = BTreeMap<String, (Dtype, Vec<usize>)>;
 
 /// A BERT with one layer, sizes 8 and 16, 9 words, 12 positions, 3 classes.
 fn config() -> Value {
@@ -49,8 +41,7 @@ fn tokenizer() -> Value {
 fn encoder(prefix: &str) -> Entries {
     let mut entries = Entries::new();
     let mut add = |name: &str, shape: &[usize]| {
-        let entry = Entry { dtype: Dtype::F32, shape: shape.to_vec() };
-        entries.insert(format!("{prefix}{name}"), entry);
+        entries.insert(format!("{prefix}{name}"), (Dtype::F32, shape.to_vec()));
     };
     for (name, rows) in [("word", 9), ("position", 12), ("token_type", 2)] {
         add(&format!("embeddings.{name}_embeddings.weight"), &[rows, 8]);
@@ -74,10 +65,8 @@ fn encoder(prefix: &str) -> Entries {
 }
 
 fn linear(entries: &mut Entries, name: &str, out: usize, size: usize) {
-    let dtype = Dtype::F32;
-    let (weight, bias) = (vec![out, size], vec![out]);
-    entries.insert(format!("{name}.weight"), Entry { dtype, shape: weight });
-    entries.insert(format!("{name}.bias"), Entry { dtype, shape: bias });
+    entries.insert(format!("{name}.weight"), (Dtype::F32, vec![out, size]));
+    entries.insert(format!("{name}.bias"), (Dtype::F32, vec![out]));
 }
 
 /// The tensors of a classifier under transformers' names.
@@ -89,17 +78,13 @@ fn classifier() -> Entries {
 }
 
 fn write_tensors(path: &Path, entries: &Entries) -> Result<()> {
-    let buffers: Vec<Vec<u8>> = entries
-        .values()
-        .map(|e| vec![0; e.shape.iter().product::<usize>() * e.dtype.bitsize() / 8])
-        .collect();
-    let views: Vec<(&String, TensorView<'_>)> = entries
-        .iter()
-        .zip(&buffers)
-        .map(|((name, e), data)| Ok((name, TensorView::new(e.dtype, e.shape.clone(), data)?)))
-        .collect::<Result<_>>()?;
-    fs::write(path, safetensors::serialize(views, None)?)?;
-    Ok(())
+    let zeros = vec![0; 1 << 12];
+    let views = entries.iter().map(|(name, (dtype, shape))| {
+        let bytes = shape.iter().product::<usize>() * dtype.bitsize() / 8;
+        Ok((name, TensorView::new(*dtype, shape.clone(), &zeros[..bytes])?))
+    });
+    let views = views.collect::<Result<Vec<_>>>()?;
+    Ok(fs::write(path, safetensors::serialize(views, None)?)?)
 }
 
 /// A folder on disk that a test damages.
@@ -153,21 +138,16 @@ fn good_folders_are_read() -> Result<()> {
     assert!(folder.model.is_classifier());
     assert_eq!(folder.config.labels, ["red", "green", "blue"]);
     let elements = |entries: &Entries| -> usize {
-        let sizes = entries.values().map(|e| e.shape.iter().product::<usize>());
-        sizes.sum()
+        entries.values().map(|(_, shape)| shape.iter().product::<usize>()).sum()
     };
     assert_eq!(folder.bytes, 4 * elements(&classifier()));
 
     // Without a prefix and heads; with other float dtypes and known unused tensors.
     let mut entries = encoder("");
-    for (dtype, entry) in
-        [Dtype::F16, Dtype::BF16, Dtype::F64].into_iter().zip(entries.values_mut())
-    {
-        entry.dtype = dtype;
-    }
+    let dtypes = [Dtype::F16, Dtype::BF16, Dtype::F64];
+    entries.values_mut().zip(dtypes).for_each(|(entry, dtype)| entry.0 = dtype);
     let bytes = 4 * elements(&entries);
-    let ids = Entry { dtype: Dtype::I64, shape: vec![1, 12] };
-    entries.insert("embeddings.position_ids".into(), ids);
+    entries.insert("embeddings.position_ids".into(), (Dtype::I64, vec![1, 12]));
     linear(&mut entries, "cls.predictions.decoder", 9, 8);
     let folder = Folder::read(Sample::new(&entries)?.0.path())?;
     assert!(!folder.model.is_classifier());
@@ -214,7 +194,7 @@ fn malformed_config() -> Result<()> {
     let too_long = " ".repeat((4 << 20) + 1);
     for name in ["config.json", INDEX] {
         let sample = Sample::new(&classifier())?;
-        std::fs::remove_file(sample.0.path().join("model.safetensors"))?;
+        fs::remove_file(sample.0.path().join("model.safetensors"))?;
         sample.write(name, &too_long)?;
         sample.refuses(&[name, "expected at most 4194304 bytes, got more"])?;
     }
@@ -310,28 +290,21 @@ fn extra_tensors() -> Result<()> {
     let mut entries = classifier();
     linear(&mut entries, "bert.encoder.layer.1.output.dense", 8, 16);
     let extra = "\"bert.encoder.layer.1.output.dense.bias\", ..";
-    Sample::new(&entries)?.refuses(&[
-        WEIGHTS,
-        "expected only tensors of a BERT",
-        "got 2 more",
-        extra,
-    ])?;
+    let [only, more] = ["expected only tensors of a BERT", "got 2 more"];
+    Sample::new(&entries)?.refuses(&[WEIGHTS, only, more, extra])?;
     let mut entries = classifier();
-    let strange = Entry { dtype: Dtype::F32, shape: vec![2] };
-    entries.insert("qa_outputs.bias".into(), strange);
+    entries.insert("qa_outputs.bias".into(), (Dtype::F32, vec![2]));
     Sample::new(&entries)?.refuses(&[WEIGHTS, "expected only", "got 1 more: \"qa_outputs.bias\""])
 }
 
 #[test]
 fn wrong_shapes() -> Result<()> {
     // Each tensor in turn with an extra row.
-    for (key, entry) in classifier() {
+    for (key, (_, shape)) in classifier() {
         let mut entries = classifier();
-        let mut wrong = entry.clone();
-        wrong.shape[0] += 1;
-        let (expected, got) =
-            (format!("expected shape {:?}", entry.shape), format!("got {:?}", wrong.shape));
-        entries.insert(key.clone(), wrong);
+        let wrong = &mut entries.get_mut(&key).expect("it").1;
+        wrong[0] += 1;
+        let (expected, got) = (format!("expected shape {shape:?}"), format!("got {wrong:?}"));
         Sample::new(&entries)?.refuses(&[WEIGHTS, &format!("{key:?}"), &expected, &got])?;
     }
     Ok(())
@@ -342,7 +315,7 @@ fn unsupported_dtypes() -> Result<()> {
     for dtype in [Dtype::I8, Dtype::U8, Dtype::I32, Dtype::I64, Dtype::BOOL, Dtype::F8_E4M3] {
         let key = "bert.encoder.layer.0.attention.self.query.weight";
         let mut entries = classifier();
-        entries.insert(key.into(), Entry { dtype, shape: vec![8, 8] });
+        entries.insert(key.into(), (dtype, vec![8, 8]));
         let got = format!("got {dtype:?}");
         Sample::new(&entries)?.refuses(&[WEIGHTS, key, "expected f64, f32, f16 or bf16", &got])?;
     }
@@ -384,30 +357,21 @@ fn sharded_files() -> Result<()> {
     sample.write(INDEX, "{\"weight_map\": {}}")?;
     sample.refuses(&[INDEX, "expected tensors in \"weight_map\"", "got none"])?;
 
+    let place_bias = |file: &str| {
+        let mut index = index.clone();
+        index["weight_map"]["classifier.bias"] = json!(file);
+        sample.write(INDEX, index.to_string())
+    };
+    let bias = "\"classifier.bias\"";
     for file in ["../one.safetensors", "/one.safetensors", "", ".."] {
-        let mut outside = index.clone();
-        outside["weight_map"]["classifier.bias"] = json!(file);
-        sample.write(INDEX, outside.to_string())?;
-        sample.refuses(&[
-            INDEX,
-            "\"classifier.bias\"",
-            "expected a file name without a folder",
-            &format!("{file:?}"),
-        ])?;
+        place_bias(file)?;
+        let quoted = format!("{file:?}");
+        sample.refuses(&[INDEX, bias, "expected a file name without a folder", &quoted])?;
     }
-    let mut elsewhere = index.clone();
-    elsewhere["weight_map"]["classifier.bias"] = json!("one.safetensors");
-    sample.write(INDEX, elsewhere.to_string())?;
-    sample.refuses(&[
-        "one.safetensors",
-        "expected tensor \"classifier.bias\"",
-        INDEX,
-        "got no such tensor",
-    ])?;
-
-    let mut missing = index.clone();
-    missing["weight_map"]["classifier.bias"] = json!("three.safetensors");
-    sample.write(INDEX, missing.to_string())?;
+    place_bias("one.safetensors")?;
+    let expected = format!("expected tensor {bias}");
+    sample.refuses(&["one.safetensors", &expected, INDEX, "got no such tensor"])?;
+    place_bias("three.safetensors")?;
     sample.refuses(&[INDEX, "expected the shard", "three.safetensors", "no such file"])?;
 
     sample.write(INDEX, index.to_string())?;

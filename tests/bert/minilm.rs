@@ -8,14 +8,11 @@
 //! Without the variable the tests print a note and pass. `assets/reference/minilm.py` computes the
 //! expected values.
 
-use std::collections::HashMap;
-use std::path::{Path, PathBuf};
-
-use anyhow::{Context, Result, ensure};
-use candle_core::{Device, IndexOp, Tensor};
-use candle_dynquant::{QConfigSpec, quantize_dynamic};
+use anyhow::ensure;
 use candle_dynquant_support::bert::measure::{cosines, sqnr_db};
 use candle_dynquant_support::bert::{Batch, Bert, Folder, texts};
+
+use crate::kit::*;
 
 const BATCH: usize = 16;
 const ALONE: usize = 8;
@@ -34,14 +31,9 @@ pub(super) struct Setup {
 impl Setup {
     /// Loads the model; prints how to get it and returns `None` if it is missing.
     pub(super) fn new() -> Result<Option<Self>> {
-        let Some(dir) = std::env::var_os("DYNQUANT_MINILM") else {
-            println!(
-                "skipped: set DYNQUANT_MINILM to the folder that scripts/fetch_minilm.sh makes"
-            );
-            return Ok(None);
-        };
-        let folder = Folder::read(Path::new(&dir))?;
-        let fixtures = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("assets/reference");
+        let Some(dir) = model_folder("DYNQUANT_MINILM", "fetch_minilm.sh") else { return Ok(None) };
+        let folder = Folder::read(&dir)?;
+        let fixtures = repository().join("assets/reference");
         let texts = texts::read(&fixtures.join("minilm_sentences.txt"), &[], false)?;
         let strings: Vec<&str> = texts.iter().map(|t| t.text.as_str()).collect();
         let tokens = texts::tokenize(&folder.tokenizer, &folder.config, &strings, None)?;
@@ -82,7 +74,7 @@ impl Setup {
 }
 
 fn torch_db(path: &Path) -> Result<HashMap<&'static str, f64>> {
-    let buffer = std::fs::read(path)?;
+    let buffer = fs::read(path)?;
     let (_, header) = safetensors::SafeTensors::read_metadata(&buffer)?;
     let metadata = header.metadata().as_ref().context("no metadata")?;
     ["torch_default", "torch_per_channel"]
@@ -106,9 +98,7 @@ fn largest_difference(a: &[Vec<f32>], b: &[Vec<f32>]) -> f32 {
 
 #[test]
 fn tokens_are_those_of_the_reference() -> Result<()> {
-    let Some(setup) = Setup::new()? else {
-        return Ok(());
-    };
+    let Some(setup) = Setup::new()? else { return Ok(()) };
     let ids = setup.reference["input_ids"].to_vec2::<i64>()?;
     let masks = setup.reference["attention_mask"].to_vec2::<i64>()?;
     for (number, batch) in setup.batches.iter().enumerate() {
@@ -128,9 +118,7 @@ fn tokens_are_those_of_the_reference() -> Result<()> {
 
 #[test]
 fn float_embeddings_are_those_of_the_reference() -> Result<()> {
-    let Some(setup) = Setup::new()? else {
-        return Ok(());
-    };
+    let Some(setup) = Setup::new()? else { return Ok(()) };
     let mut alone = Vec::new();
     for row in setup.tokens[..ALONE].chunks(1) {
         let batch = texts::pad_to(row, row[0].len(), setup.pad)?;
@@ -146,9 +134,7 @@ fn float_embeddings_are_those_of_the_reference() -> Result<()> {
 
 #[test]
 fn int8_is_close_to_float() -> Result<()> {
-    let Some(setup) = Setup::new()? else {
-        return Ok(());
-    };
+    let Some(setup) = Setup::new()? else { return Ok(()) };
     let float = setup.batched(&setup.model)?;
     let int8 = setup.batched(&setup.quantized(&QConfigSpec::int8())?)?;
     let (db, (mean, min)) = (sqnr_db(&float, &int8), cosines(&float, &int8));
@@ -161,9 +147,7 @@ fn int8_is_close_to_float() -> Result<()> {
 /// PyTorch's presets lose as much accuracy as PyTorch: neither more nor, by mistake, less.
 #[test]
 fn torch_presets_are_as_close_as_in_torch() -> Result<()> {
-    let Some(setup) = Setup::new()? else {
-        return Ok(());
-    };
+    let Some(setup) = Setup::new()? else { return Ok(()) };
     let float = setup.batched(&setup.model)?;
     for (preset, name) in [("default", "torch_default"), ("per_channel", "torch_per_channel")] {
         let ours = setup.batched(&setup.quantized(&QConfigSpec::preset(preset)?)?)?;
@@ -178,9 +162,7 @@ fn torch_presets_are_as_close_as_in_torch() -> Result<()> {
 /// A text's answer does not depend on the texts beside it, to the last bit.
 #[test]
 fn int8_rows_do_not_depend_on_their_batch() -> Result<()> {
-    let Some(setup) = Setup::new()? else {
-        return Ok(());
-    };
+    let Some(setup) = Setup::new()? else { return Ok(()) };
     let model = setup.quantized(&QConfigSpec::int8())?;
     let embeddings = setup.batched(&model)?;
     for (number, batch) in setup.batches.iter().enumerate() {
@@ -189,18 +171,14 @@ fn int8_rows_do_not_depend_on_their_batch() -> Result<()> {
         for row in 0..batch.ids.dim(0)? {
             let text = number * BATCH + row;
             let alone: Batch = texts::pad_to(&setup.tokens[text..=text], length, setup.pad)?;
-            let same = bits(&model.hidden(&alone)?.i(0)?)? == bits(&hidden.i(row)?)?;
+            let same = bits(&model.hidden(&alone)?.i(0)?) == bits(&hidden.i(row)?);
             ensure!(same, "the hidden states of text {text} depend on its batch");
             let embedding = model.forward(&alone)?.i(0)?;
-            let same = bits(&embedding)? == to_bits(&embeddings[text]);
+            let same = bits(&embedding) == to_bits(&embeddings[text]);
             ensure!(same, "the embedding of text {text} depends on its batch");
         }
     }
     Ok(())
-}
-
-fn bits(tensor: &Tensor) -> Result<Vec<u32>> {
-    Ok(to_bits(&tensor.flatten_all()?.to_vec1::<f32>()?))
 }
 
 fn to_bits(row: &[f32]) -> Vec<u32> {

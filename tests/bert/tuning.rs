@@ -3,23 +3,17 @@
 //!
 //! MiniLM needs `DYNQUANT_MINILM`, as in `tests/bert/minilm.rs`.
 
-use std::path::{Path, PathBuf};
-
-use anyhow::Result;
 use candle_dynquant::tune::{LayerPrecision, Strategy};
-use candle_dynquant::{Checkpoint, QConfigSpec, TuningConfig, quantize_dynamic, tune};
 use candle_dynquant_support::bert::measure::sqnr_db;
 use candle_dynquant_support::bert::{Batch, Bert, Folder, texts};
+
+use crate::kit::*;
 
 /// The SQNR that the float model counts as.
 const FLOAT_DB: f64 = 100.;
 
 /// Few texts: the kernels of a debug build are slow.
 const TEXTS: usize = 6;
-
-fn root() -> PathBuf {
-    PathBuf::from(env!("CARGO_MANIFEST_DIR"))
-}
 
 fn answers(model: &Bert, batch: &Batch) -> Result<Vec<Vec<f32>>> {
     Ok(model.forward(batch)?.to_vec2::<f32>()?)
@@ -83,15 +77,12 @@ fn folder_layers(folder: &Folder) -> usize {
 
 #[test]
 fn the_embedded_bert() -> Result<()> {
-    let bert = root().join("assets/bert");
+    let bert = repository().join("assets/bert");
     check(&bert, &bert.join("heldout.tsv"), true)
 }
 
 #[test]
 fn minilm() -> Result<()> {
-    let Some(dir) = std::env::var_os("DYNQUANT_MINILM") else {
-        println!("skipped: set DYNQUANT_MINILM to the folder that scripts/fetch_minilm.sh makes");
-        return Ok(());
-    };
-    check(Path::new(&dir), &root().join("assets/reference/minilm_sentences.txt"), false)
+    let Some(dir) = model_folder("DYNQUANT_MINILM", "fetch_minilm.sh") else { return Ok(()) };
+    check(&dir, &repository().join("assets/reference/minilm_sentences.txt"), false)
 }

@@ -1,10 +1,8 @@
 //! The layers, small, and their inputs.
 
-use std::collections::HashMap;
+use candle_core::Result;
 
-use candle_core::{DType, Device, Module, Result, Tensor};
-use candle_dynquant::{Layer, QConfig, nn};
-use candle_nn::VarBuilder;
+use crate::kit::*;
 
 /// Numbers in [-1, 1) that depend on nothing but the seed.
 pub fn values(count: usize, seed: u64) -> Vec<f32> {
@@ -111,39 +109,37 @@ impl Built {
 
     /// The outputs of all steps of `[STEPS, BATCH, INPUTS]`; of a Linear, its product.
     pub fn run(&self, xs: &Tensor) -> Result<Tensor> {
-        let steps = || (0..STEPS).map(|t| xs.get(t));
-        let stack = |outs: Vec<Tensor>| Tensor::stack(&outs, 0);
         match self {
             Self::Linear(layer) => layer.forward(xs),
             Self::Lstm(layer) => Ok(layer.forward(xs, None)?.0),
             Self::Gru(layer) => Ok(layer.forward(xs, None)?.0),
             Self::Rnn(layer) => Ok(layer.forward(xs, None)?.0),
-            Self::LstmCell(layer) => {
-                let mut state = None;
-                let outs = steps().map(|x| {
-                    let next = layer.forward(&x?, state.as_ref())?;
-                    let h = next.h.clone();
-                    state = Some(next);
-                    Ok(h)
-                });
-                stack(outs.collect::<Result<_>>()?)
-            }
-            Self::GruCell(layer) => {
-                let mut h: Option<Tensor> = None;
-                let outs = steps().map(|x| {
-                    h = Some(layer.forward(&x?, h.as_ref())?);
-                    Ok(h.clone().expect("a state"))
-                });
-                stack(outs.collect::<Result<_>>()?)
-            }
-            Self::RnnCell(layer) => {
-                let mut h: Option<Tensor> = None;
-                let outs = steps().map(|x| {
-                    h = Some(layer.forward(&x?, h.as_ref())?);
-                    Ok(h.clone().expect("a state"))
-                });
-                stack(outs.collect::<Result<_>>()?)
-            }
+            Self::LstmCell(cell) => by_steps(xs, |x, state| {
+                let state: nn::LSTMState = cell.forward(x, state)?;
+                Ok((state.h.clone(), state))
+            }),
+            Self::GruCell(cell) => by_steps(xs, |x, h| {
+                let h = cell.forward(x, h)?;
+                Ok((h.clone(), h))
+            }),
+            Self::RnnCell(cell) => by_steps(xs, |x, h| {
+                let h = cell.forward(x, h)?;
+                Ok((h.clone(), h))
+            }),
         }
     }
+}
+
+/// The outputs of a cell, whose step gives an output and the next state.
+fn by_steps<S>(
+    xs: &Tensor,
+    step: impl Fn(&Tensor, Option<&S>) -> Result<(Tensor, S)>,
+) -> Result<Tensor> {
+    let (mut state, mut outs) = (None, Vec::new());
+    for t in 0..STEPS {
+        let (out, next) = step(&xs.get(t)?, state.as_ref())?;
+        outs.push(out);
+        state = Some(next);
+    }
+    Tensor::stack(&outs, 0)
 }

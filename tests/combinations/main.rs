@@ -1,20 +1,20 @@
 //! Every combination of weight, activation, layer, bias, rank and dtype: computed as the formulas
 //! in plain f64 say, or refused with a known error.
 
+#[path = "../common/kit.rs"]
+mod kit;
 mod layers;
 mod model;
 
 use std::collections::BTreeMap;
 
-use candle_core::{DType, Device, Module, Result, Tensor};
-use candle_dynquant::observer::{CustomObserver, ObserverConfig, ObserverKind};
-use candle_dynquant::{
-    Arithmetic, DynamicConfig, Granularity, HalfType, Layer, QConfig, QDType, QScheme, QWeight, nn,
-};
+use candle_core::Result;
 use layers::{
     BATCH, Built, HIDDEN, INPUTS, KINDS, STEPS, build, float_projections, floats, tensor,
 };
 use model::{Model, check_weight, expected, looked_up};
+
+use crate::kit::*;
 
 const SCHEMES: [QScheme; 5] = [
     QScheme::PerTensorSymmetric,
@@ -91,11 +91,8 @@ fn activations() -> Vec<DynamicConfig> {
 fn qconfigs() -> Vec<QConfig> {
     let mut all = [HalfType::Float16, HalfType::BFloat16].map(QConfig::Half).to_vec();
     for weight in weights() {
-        all.extend(
-            activations()
-                .into_iter()
-                .map(|activation| QConfig::Int8 { weight: weight.clone(), activation }),
-        );
+        let of = |activation| QConfig::Int8 { weight: weight.clone(), activation };
+        all.extend(activations().into_iter().map(of));
         all.push(QConfig::Table(weight));
     }
     all
@@ -104,63 +101,54 @@ fn qconfigs() -> Vec<QConfig> {
 /// The reason why a combination is refused, in the words of the error up to `got`; `None` if it is
 /// accepted. The first of several reasons counts.
 fn refusal(qconfig: &QConfig) -> Option<&'static str> {
+    use ObserverKind::*;
     const TABLE: &str = "int8 with dynamic activations, half precision or integers in groups, for a weight that is multiplied, got ";
     let config = match qconfig {
         QConfig::Int8 { weight, .. } => weight,
         QConfig::Table(_) => return Some(TABLE),
         _ => return None,
     };
-    let per_channel = config.qscheme.is_per_channel();
     let float_qparams = config.qscheme == QScheme::PerChannelAffineFloatQParams;
     let symmetric_quint8 = config.qscheme.is_symmetric() && config.dtype == QDType::QUInt8;
-    let granularity = match (&config.kind, per_channel) {
-        (ObserverKind::MinMax, true) => {
-            Some("a scheme per tensor for the MinMax observer, got per_channel_")
+    let granularity = match (&config.kind, config.qscheme.is_per_channel()) {
+        (MinMax, true) => "a scheme per tensor for the MinMax observer, got per_channel_",
+        (MovingAverageMinMax { .. }, true) => {
+            "a scheme per tensor for the MovingAverageMinMax observer, got per_channel_"
         }
-        (ObserverKind::MovingAverageMinMax { .. }, true) => {
-            Some("a scheme per tensor for the MovingAverageMinMax observer, got per_channel_")
+        (Histogram { .. }, true) => {
+            "a scheme per tensor for the Histogram observer, got per_channel_"
         }
-        (ObserverKind::Histogram { .. }, true) => {
-            Some("a scheme per tensor for the Histogram observer, got per_channel_")
+        (PerChannelMinMax, false) => {
+            "a scheme per channel for the PerChannelMinMax observer, got per_tensor_"
         }
-        (ObserverKind::PerChannelMinMax, false) => {
-            Some("a scheme per channel for the PerChannelMinMax observer, got per_tensor_")
+        (MovingAveragePerChannelMinMax { .. }, false) => {
+            "a scheme per channel for the MovingAveragePerChannelMinMax observer, got per_tensor_"
         }
-        (ObserverKind::MovingAveragePerChannelMinMax { .. }, false) => Some(
-            "a scheme per channel for the MovingAveragePerChannelMinMax observer, got per_tensor_",
-        ),
-        _ => None,
+        _ => "",
     };
-    let onnxruntime = config.kind == ObserverKind::OnnxRuntime;
-    [
+    let of_onnxruntime = config.kind == OnnxRuntime;
+    let reasons = [
+        (config.ch_axis != 0, "ch_axis 0, of the output channels, got ch_axis 1"),
+        (config.kind == Placeholder, "an observer that chooses a scale, got PlaceholderObserver"),
+        (!granularity.is_empty(), granularity),
         (
-            config.ch_axis != 0,
-            Some("ch_axis 0, of the output channels, got ch_axis 1"),
+            of_onnxruntime && float_qparams,
+            "integer zero points for the OnnxRuntime observer, got per_channel_affine_float_qparams",
         ),
         (
-            config.kind == ObserverKind::Placeholder,
-            Some("an observer that chooses a scale, got PlaceholderObserver"),
-        ),
-        (granularity.is_some(), granularity),
-        (
-            onnxruntime && float_qparams,
-            Some("integer zero points for the OnnxRuntime observer, got per_channel_affine_float_qparams"),
+            of_onnxruntime && config.quant_range.is_some(),
+            "no quant_range for the OnnxRuntime observer, got [",
         ),
         (
-            onnxruntime && config.quant_range.is_some(),
-            Some("no quant_range for the OnnxRuntime observer, got ["),
-        ),
-        (
-            symmetric_quint8 && config.reduce_range && !onnxruntime,
-            Some("an affine scheme, qint8 or the full range, got symmetric quint8 with reduce_range"),
+            symmetric_quint8 && config.reduce_range && !of_onnxruntime,
+            "an affine scheme, qint8 or the full range, got symmetric quint8 with reduce_range",
         ),
         (
             float_qparams,
-            Some("integer zero points, for a weight that is multiplied, got per_channel_affine_float_qparams"),
+            "integer zero points, for a weight that is multiplied, got per_channel_affine_float_qparams",
         ),
-    ]
-    .into_iter()
-    .find_map(|(holds, text)| text.filter(|_| holds))
+    ];
+    reasons.into_iter().find_map(|(holds, text)| holds.then_some(text))
 }
 
 #[test]
@@ -205,12 +193,9 @@ fn every_combination_is_computed_as_documented_or_refused() -> Result<()> {
                 }
                 let models = models.try_into().unwrap_or_else(|_| unreachable!("two"));
                 // Each dtype in turn: its values are exact, and the result is rounded to it.
-                let (dtype, rounding) = [
-                    (DType::F32, 1e-5),
-                    (DType::F64, 1e-5),
-                    (DType::F16, 2e-3),
-                    (DType::BF16, 2e-2),
-                ][computed % 4];
+                let roundings = [1e-5, 1e-5, 2e-3, 2e-2];
+                let dtypes = [DType::F32, DType::F64, DType::F16, DType::BF16];
+                let (dtype, rounding) = (dtypes[computed % 4], roundings[computed % 4]);
                 // A state that is rounded to its dtype between the calls of a cell is another.
                 let dtype = if kind.ends_with("Cell") { DType::F32 } else { dtype };
                 let xs = xs.to_dtype(dtype)?;
@@ -242,9 +227,7 @@ fn any_rank_gives_the_rows_of_the_same_product() -> Result<()> {
         if refusal(&qconfig).is_some() {
             continue;
         }
-        let Built::Linear(float) = build("Linear", "", true)? else {
-            unreachable!("a Linear");
-        };
+        let Built::Linear(float) = build("Linear", "", true)? else { unreachable!("a Linear") };
         let layer = float.quantize(&qconfig).expect("quantizes");
         let one = tensor(&[INPUTS], 6)?;
         let expected = floats(&layer.forward(&one)?)?;
@@ -268,15 +251,13 @@ fn embeddings_are_computed_as_documented_or_refused() -> Result<()> {
     for qconfig in qconfigs() {
         let case = format!("{qconfig:?}");
         let multiplies = matches!(qconfig, QConfig::Int8 { .. });
-        let layer = match float.quantize(&qconfig) {
-            Ok(layer) => layer,
-            Err(error) => {
-                // A table has no activations.
-                let hint = error.to_string().contains("QConfig::table()");
-                assert!(hint || !multiplies, "{case}: {error}");
-                refused += 1;
-                continue;
-            }
+        let Ok(layer) = float.quantize(&qconfig).map_err(|error| {
+            // A table has no activations.
+            let hint = error.to_string().contains("QConfig::table()");
+            assert!(hint || !multiplies, "{case}: {error}");
+        }) else {
+            refused += 1;
+            continue;
         };
         assert!(!multiplies, "{case}");
         computed += 1;
@@ -330,8 +311,7 @@ fn no_argument_is_ignored() -> Result<()> {
     ];
     for (argument, one, other, weight) in pairs {
         let facts = |config: ObserverConfig| {
-            let qweight = QWeight::from_float(weight, None, &per_row(config));
-            let qweight = qweight.expect(argument);
+            let qweight = QWeight::from_float(weight, None, &per_row(config)).expect(argument);
             (qweight.codes(), qweight.scales(), qweight.zero_points())
         };
         assert_ne!(facts(one), facts(other), "{argument}");

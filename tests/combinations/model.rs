@@ -1,13 +1,9 @@
 //! The documented formulas in plain f64.
 
 use candle_core::Result;
-use candle_dynquant::observer::{ObserverConfig, ObserverKind};
-use candle_dynquant::{
-    DynamicConfig, Granularity, HalfType, QConfig, QDType, QScheme, QWeight, nn,
-};
-
 use half::bf16;
 
+use crate::kit::*;
 use crate::layers::{BATCH, HIDDEN, INPUTS, STEPS, floats};
 
 /// The scale and zero point of a weight's values, by the documentation of the observers.

@@ -1,20 +1,13 @@
 //! Shapes without elements that nevertheless have 2^40 rows: an error, or a result in bounded
 //! memory and time. Otherwise the process is aborted, or does not end.
 
-use candle_core::{D, DType, Device, Module, Result, Tensor};
-use candle_dynquant::FusedActivation;
-use candle_dynquant::observer::{ObserverConfig, ObserverKind};
-use candle_dynquant::ops::{self, Mask, Precision};
-use candle_dynquant::{Layer, QConfig, QDType, QScheme, QTable, QWeight, nn};
-use candle_nn::{RNN, VarBuilder, VarMap};
+use candle_core::Result;
+use candle_nn::RNN;
 
-use super::{FLOATS, prepared, qconfigs, stacked, too_many};
+use super::{FLOATS, observers, prepared, qconfigs, stacked, too_many, zeros};
+use crate::kit::*;
 
 const HUGE: usize = 1 << 40;
-
-fn zeros(shape: &[usize], dtype: DType) -> Result<Tensor> {
-    Tensor::zeros(shape, dtype, &Device::Cpu)
-}
 
 /// Checks for an error that states how many elements come from an empty input.
 #[track_caller]
@@ -83,12 +76,7 @@ fn weights_and_tables() -> Result<()> {
                 _ => assert_eq!(result?.dequantize()?.dims(), shape),
             }
         }
-        for (kind, qscheme) in [
-            (ObserverKind::MinMax, QScheme::PerTensorAffine),
-            (ObserverKind::PerChannelMinMax, QScheme::PerChannelAffine),
-            (ObserverKind::Histogram { bins: 8 }, QScheme::PerTensorAffine),
-        ] {
-            let config = ObserverConfig::new(kind, QDType::QInt8, qscheme);
+        for config in observers() {
             // An error, or nothing to observe.
             _ = config.build()?.observe(&weight);
         }
@@ -98,8 +86,7 @@ fn weights_and_tables() -> Result<()> {
 
 #[test]
 fn embeddings() -> Result<()> {
-    let vars = VarMap::new();
-    let vb = VarBuilder::from_varmap(&vars, DType::F32, &Device::Cpu);
+    let vb = new_vb();
     let huge = nn::embedding(HUGE, 0, vb.pp("huge"))?;
     let indexes = Tensor::new(&[3u32, 1 << 30], &Device::Cpu)?;
     assert_eq!(huge.forward(&indexes)?.dims(), [2, 0]);
@@ -133,8 +120,7 @@ fn embeddings() -> Result<()> {
 
 #[test]
 fn recurrent_layers() -> Result<()> {
-    let vars = VarMap::new();
-    let vb = VarBuilder::from_varmap(&vars, DType::F32, &Device::Cpu);
+    let vb = new_vb();
     // Without inputs, and without units as well.
     let tanh = nn::Nonlinearity::Tanh;
     for (hidden, proj_size) in [(2, 0), (2, 1), (0, 0)] {
@@ -182,8 +168,7 @@ fn recurrent_layers() -> Result<()> {
 
 #[test]
 fn cells_and_single_layers() -> Result<()> {
-    let vars = VarMap::new();
-    let vb = VarBuilder::from_varmap(&vars, DType::F32, &Device::Cpu);
+    let vb = new_vb();
     let tanh = nn::Nonlinearity::Tanh;
     let zero = VarBuilder::zeros(DType::F32, &Device::Cpu);
     for hidden in [2, 0] {

@@ -2,11 +2,13 @@
 //! shapes whose output no memory holds.
 
 mod huge;
+#[path = "../common/kit.rs"]
+mod kit;
 
-use candle_core::{D, DType, Device, Module, Result, Tensor};
-use candle_dynquant::observer::{ObserverConfig, ObserverKind};
-use candle_dynquant::{FusedActivation, Layer, QConfig, QDType, QScheme, QTable, QWeight, nn, ops};
-use candle_nn::{RNN, VarBuilder, VarMap};
+use candle_core::Result;
+use candle_nn::RNN;
+
+use crate::kit::*;
 
 const FLOATS: [DType; 4] = [DType::F32, DType::F16, DType::BF16, DType::F64];
 
@@ -23,6 +25,20 @@ fn qconfigs() -> [Option<QConfig>; 9] {
         Some(QConfig::int4()),
         Some(QConfig::int8_groups()),
     ]
+}
+
+/// Observers of a tensor, of each channel, and of a distribution.
+fn observers() -> [ObserverConfig; 3] {
+    [
+        (ObserverKind::MinMax, QScheme::PerTensorAffine),
+        (ObserverKind::PerChannelMinMax, QScheme::PerChannelAffine),
+        (ObserverKind::Histogram { bins: 8 }, QScheme::PerTensorAffine),
+    ]
+    .map(|(kind, qscheme)| ObserverConfig::new(kind, QDType::QInt8, qscheme))
+}
+
+fn zeros(shape: &[usize], dtype: DType) -> Result<Tensor> {
+    Tensor::zeros(shape, dtype, &Device::Cpu)
 }
 
 /// A tensor of this shape, which has a 0, that begins beyond its storage.
@@ -51,18 +67,13 @@ fn stacked(proj_size: usize) -> nn::RecurrentConfig {
     nn::RecurrentConfig { num_layers: 2, bidirectional: true, proj_size, ..Default::default() }
 }
 
-fn randn(shape: impl Into<candle_core::Shape>) -> Result<Tensor> {
-    Tensor::randn(0f32, 1., shape, &Device::Cpu)
-}
-
 #[test]
 fn linear_layers_take_empty_views() -> Result<()> {
-    let layer = nn::Linear::new(randn((4, 3))?, Some(randn(4)?));
+    let layer = nn::Linear::new(random(&[4, 3]), Some(random(&[4])));
     let layer = layer.with_activation(FusedActivation::Gelu);
     // The shape of the reported fault.
-    let view = Tensor::zeros((1, 3), DType::F32, &Device::Cpu)?;
-    let view = view.narrow(0, 1, 0)?.narrow(1, 2, 1)?;
-    let narrow = nn::Linear::new(randn((4, 1))?, None);
+    let view = Tensor::zeros((1, 3), DType::F32, &Device::Cpu)?.narrow(0, 1, 0)?.narrow(1, 2, 1)?;
+    let narrow = nn::Linear::new(random(&[4, 1]), None);
     for qconfig in qconfigs() {
         assert_eq!(prepared(&narrow, &qconfig).forward(&view)?.dims(), [0, 4]);
         let layer = prepared(&layer, &qconfig);
@@ -109,12 +120,7 @@ fn weights_may_be_empty_views() -> Result<()> {
         assert_eq!(qweight.dequantize()?.dims(), [0, 3]);
         let qconfig = QConfig::table();
         assert_eq!(QTable::from_float(&weight, &qconfig)?.shape(), [0, 3]);
-        for (kind, qscheme) in [
-            (ObserverKind::MinMax, QScheme::PerTensorAffine),
-            (ObserverKind::PerChannelMinMax, QScheme::PerChannelAffine),
-            (ObserverKind::Histogram { bins: 8 }, QScheme::PerTensorAffine),
-        ] {
-            let config = ObserverConfig::new(kind, QDType::QInt8, qscheme);
+        for config in observers() {
             config.build()?.observe(&weight)?;
         }
     }
@@ -123,7 +129,7 @@ fn weights_may_be_empty_views() -> Result<()> {
 
 #[test]
 fn embeddings_take_empty_views() -> Result<()> {
-    let layer = nn::Embedding::new(randn((5, 3))?, 3);
+    let layer = nn::Embedding::new(random(&[5, 3]), 3);
     let empty = nn::Embedding::new(beyond(&[0, 3], DType::F16)?, 3);
     for qconfig in [None, Some(QConfig::table()), Some(QConfig::float16())] {
         for dtype in [DType::U8, DType::U32, DType::I64] {
@@ -143,8 +149,7 @@ fn embeddings_take_empty_views() -> Result<()> {
 
 #[test]
 fn recurrent_layers_take_empty_views() -> Result<()> {
-    let vars = VarMap::new();
-    let vb = VarBuilder::from_varmap(&vars, DType::F32, &Device::Cpu);
+    let vb = new_vb();
     let config = stacked(0);
     let lstms = [
         nn::LSTM::new(3, 4, config, vb.pp("lstm"))?,
@@ -243,8 +248,7 @@ fn operations_take_empty_views() -> Result<()> {
 /// Checks for an error that names the limit, a number of `what`.
 #[track_caller]
 fn too_many<T, E: std::fmt::Display>(what: &str, result: std::result::Result<T, E>) {
-    let message = result.err().expect("too large").to_string();
-    assert!(message.contains("at most") && message.contains(what), "{message}");
+    fault(result).has("at most").has(what);
 }
 
 #[track_caller]
@@ -255,9 +259,8 @@ fn too_large<T, E: std::fmt::Display>(result: std::result::Result<T, E>) {
 #[test]
 fn what_no_memory_holds_is_refused() -> Result<()> {
     const HUGE: usize = 1 << 62;
-    let zeros = |shape: &[usize]| Tensor::zeros(shape, DType::F32, &Device::Cpu);
-    let vars = VarMap::new();
-    let vb = VarBuilder::from_varmap(&vars, DType::F32, &Device::Cpu);
+    let zeros = |shape: &[usize]| zeros(shape, DType::F32);
+    let vb = new_vb();
     let linear = nn::Linear::new(zeros(&[4, 0])?, None);
     let lstm = nn::LSTM::new(0, 2, Default::default(), vb.pp("lstm"))?;
     let cell = nn::RNNCell::new(0, 2, true, nn::Nonlinearity::Relu, vb.pp("cell"))?;
@@ -326,12 +329,8 @@ impl candle_nn::var_builder::SimpleBackend for Longer {
 #[test]
 fn weights_of_another_shape_than_was_asked_for_are_refused() {
     let vb = || VarBuilder::from_backend(Box::new(Longer), DType::F32, Device::Cpu).pp("x");
-    let errors = [
-        nn::LSTM::new(3, 4, Default::default(), vb()).unwrap_err().to_string(),
-        nn::GRUCell::new(3, 4, true, vb()).unwrap_err().to_string(),
-        nn::gru(3, 4, Default::default(), vb()).unwrap_err().to_string(),
-    ];
-    for message in errors {
-        assert!(message.contains("x.weight_ih") && message.contains("expected ["), "{message}");
-    }
+    let check = |fault: Fault| fault.has("x.weight_ih").has("expected [");
+    check(fault(nn::LSTM::new(3, 4, Default::default(), vb())));
+    check(fault(nn::GRUCell::new(3, 4, true, vb())));
+    check(fault(nn::gru(3, 4, Default::default(), vb())));
 }

@@ -1,15 +1,7 @@
 //! Pairs of layers between which something is multiplied.
 
-use anyhow::Result;
-use candle_core::{Device, Module, Tensor};
-use candle_dynquant::inspect::Deviation;
-use candle_dynquant::{
-    Checkpoint, Equalization, EqualizeReport, FusedActivation, QConfigSpec, Quantizable,
-    checkpoint, equalize, nn, ops, quantize_dynamic,
-};
-use candle_nn::{VarBuilder, VarMap};
-
-use crate::{HIDDEN, bits, paths, random};
+use crate::kit::*;
+use crate::{HIDDEN, readers};
 
 const INNER: usize = 48;
 
@@ -119,7 +111,7 @@ const EXPECTED: [[&str; 2]; 4] = [
 ];
 
 fn pairs(report: &EqualizeReport) -> Vec<[&str; 2]> {
-    let pairs = paths(report).into_iter();
+    let pairs = readers(report).into_iter();
     let between =
         pairs.filter(|(source, ..)| !source.ends_with("norm") && !source.ends_with("post"));
     let mut pairs: Vec<_> = between.map(|(source, layers, _)| [source, layers[0]]).collect();
@@ -142,10 +134,8 @@ fn projections_up_and_values_are_found_and_folded_bit_for_bit() -> Result<()> {
 
         // The int8 model is more accurate, since no output sets the scale of the others.
         let db = |mut model: Model| -> Result<f64> {
-            quantize_dynamic(&mut model, &QConfigSpec::int8().min_params(0))?;
-            let mut deviation = Deviation::default();
-            deviation.add(&expected, &model.forward(&xs)?)?;
-            Ok(deviation.sqnr_db())
+            quantize_dynamic(&mut model, &all_int8())?;
+            Ok(decibels(&expected, &model.forward(&xs)?)?)
         };
         let mut only_norms = float.clone();
         only_norms.equalize(&Equalization::default())?;
@@ -170,9 +160,8 @@ fn they_are_found_if_asked_for_or_named() -> Result<()> {
     let changes = |reason: &str| reason.starts_with("would change the output by");
     assert_eq!(report.left.len(), 2, "{report}");
     assert!(report.left.iter().all(|left| changes(&left.reason)));
-    let error = float.clone().equalize(&Equalization::default().pair("attention", ".*"));
-    let error = error.expect_err("no such path").to_string();
-    assert!(error.contains("a norm, or of a float Linear"), "{error}");
+    fault(float.clone().equalize(&Equalization::default().pair("attention", ".*")))
+        .has("a norm, or of a float Linear");
     Ok(())
 }
 
@@ -226,28 +215,21 @@ fn what_is_no_factor_is_left() -> Result<()> {
 /// Rows and biases that were divided are saved, in float and beside int8.
 #[test]
 fn they_load_back_bit_for_bit() -> Result<()> {
-    let dir = tempfile::tempdir()?;
-    let [float, out] =
-        ["float", "out"].map(|name| dir.path().join(name).with_extension("safetensors"));
-    let (vars, _) = Model::new(false)?;
-    vars.save(&float)?;
+    let (dir, [float]) = paths(["float.safetensors"]);
+    Model::new(false)?.0.save(&float)?;
+    let source = Source::new(dir, float)?;
     let xs = random(&[2, 9, HIDDEN]);
-    let int8 = QConfigSpec::int8().min_params(0);
-    for spec in [None, Some(int8.clone()), Some(int8.exclude(["blocks.0.up", "blocks.1.value"]))] {
-        let source = Checkpoint::open(&float)?;
-        let open = |checkpoint: &Checkpoint| {
-            let vb = checkpoint.var_builder(candle_core::DType::F32, &Device::Cpu);
-            Model::load(vb, false)
-        };
-        let mut model = open(&source)?;
+    let some = all_int8().exclude(["blocks.0.up", "blocks.1.value"]);
+    for spec in [None, Some(all_int8()), Some(some)] {
+        let mut model = Model::load(source.vb.clone(), false)?;
         let report = model.equalize(&Equalization::default().between_layers())?;
         assert_eq!(pairs(&report), EXPECTED, "{report}");
         if let Some(spec) = &spec {
             quantize_dynamic(&mut model, spec)?;
         }
-        let saved = checkpoint::save(&model, &source, &out)?;
+        let saved = source.save(&model)?;
         assert!(saved.unsaved.is_empty(), "{saved:?}");
-        let loaded = open(&Checkpoint::open(&out)?)?;
+        let loaded = Model::load(source.saved_vb()?, false)?;
         assert_eq!(bits(&loaded.forward(&xs)?), bits(&model.forward(&xs)?), "{spec:?}");
     }
     Ok(())

@@ -1,21 +1,18 @@
 //! Equalization: exact in float, found by a probe, undone if it is not exact, and more accurate.
 
 mod between;
+#[path = "../common/kit.rs"]
+mod kit;
 mod saved;
 
 use std::sync::Arc;
 
-use candle_core::{DType, Device, Module, Result, Tensor};
-use candle_dynquant::inspect::Deviation;
-use candle_dynquant::{
-    Equalization, EqualizeReport, QConfigSpec, Quantizable, Skipped, equalize, nn, quantize_dynamic,
-};
+use candle_core::Result;
+use candle_dynquant::Skipped;
+
+use crate::kit::*;
 
 const HIDDEN: usize = 32;
-
-fn random(shape: &[usize]) -> Tensor {
-    Tensor::randn(0f32, 1., shape, &Device::Cpu).unwrap()
-}
 
 /// Gains from 2^-4 to 2^4, as in trained norms.
 fn gain(len: usize) -> Tensor {
@@ -32,13 +29,7 @@ fn linear(out: usize, input: usize) -> nn::Linear {
     nn::Linear::new(weight, Some(random(&[out])))
 }
 
-fn bits(tensor: &Tensor) -> Vec<u32> {
-    let values = tensor.flatten_all().unwrap().to_vec1::<f32>().unwrap();
-    values.into_iter().map(f32::to_bits).collect()
-}
-
 /// A post-norm transformer without attention: every norm is read by linear layers and as a
-/// residual.
 /// residual.
 #[derive(Quantizable, Clone)]
 struct PostNorm {
@@ -84,20 +75,16 @@ impl PostNorm {
 
 /// The change of the output that a source was left for.
 fn change(left: &Skipped) -> Option<f64> {
-    let by = left.reason.strip_prefix("would change the output by ")?;
-    by.parse().ok()
+    left.reason.strip_prefix("would change the output by ")?.parse().ok()
 }
 
-fn paths(report: &EqualizeReport) -> Vec<(&str, Vec<&str>, Vec<&str>)> {
-    report
-        .pairs
-        .iter()
-        .map(|pair| {
-            let layers = pair.layers.iter().map(String::as_str).collect();
-            let residuals = pair.residuals.iter().map(String::as_str).collect();
-            (pair.source.as_str(), layers, residuals)
-        })
-        .collect()
+/// The readers of a norm or of a layer, and the norms that read it as a residual.
+fn readers(report: &EqualizeReport) -> Vec<(&str, Vec<&str>, Vec<&str>)> {
+    fn all(paths: &[String]) -> Vec<&str> {
+        paths.iter().map(String::as_str).collect()
+    }
+    let pairs = report.pairs.iter();
+    pairs.map(|pair| (&*pair.source, all(&pair.layers), all(&pair.residuals))).collect()
 }
 
 #[test]
@@ -107,19 +94,14 @@ fn a_post_norm_model_is_folded_bit_for_bit() {
     let xs = random(&[3, 5, HIDDEN]);
     let config = Equalization::default().unused("pooler");
     let report = equalize(&mut model, &config, |model| model.forward(&xs)).unwrap();
-    assert_eq!(
-        paths(&report),
-        [
-            ("embed", vec!["blocks.0.query", "blocks.0.key"], vec!["blocks.0.attention_norm"]),
-            ("blocks.0.attention_norm", vec!["blocks.0.up"], vec!["blocks.0.norm"]),
-            (
-                "blocks.0.norm",
-                vec!["blocks.1.query", "blocks.1.key"],
-                vec!["blocks.1.attention_norm"]
-            ),
-            ("blocks.1.attention_norm", vec!["blocks.1.up"], vec!["blocks.1.norm"]),
-        ]
-    );
+    let of_second = vec!["blocks.1.query", "blocks.1.key"];
+    let expected = [
+        ("embed", vec!["blocks.0.query", "blocks.0.key"], vec!["blocks.0.attention_norm"]),
+        ("blocks.0.attention_norm", vec!["blocks.0.up"], vec!["blocks.0.norm"]),
+        ("blocks.0.norm", of_second, vec!["blocks.1.attention_norm"]),
+        ("blocks.1.attention_norm", vec!["blocks.1.up"], vec!["blocks.1.norm"]),
+    ];
+    assert_eq!(readers(&report), expected);
     assert!(report.left.is_empty(), "{report}");
     assert!(report.to_string().starts_with("4 of 4 pairs equalized\n  embed -> blocks.0.query"));
     // Holds on inputs that the probe did not see, and for an unchanged float model.
@@ -145,10 +127,7 @@ fn int8_is_more_accurate() {
     let mut equalized = Reads {
         norm: nn::LayerNorm::new_no_bias(at(40.), 1e-5),
         first: nn::Linear::new(weight, None),
-        second: linear(HIDDEN, HIDDEN),
-        rms: nn::RmsNorm::new(gain(HIDDEN), 1e-6),
-        last: norm(),
-        reads: |model, xs| model.first.forward(&model.norm.forward(xs)?),
+        ..Reads::by(|model, xs| model.first.forward(&model.norm.forward(xs)?))
     };
     let float = equalized.clone();
     let mut plain = float.clone();
@@ -159,10 +138,7 @@ fn int8_is_more_accurate() {
     let expected = (float.reads)(&float, &xs).unwrap();
     let [plain, equalized] = [&mut plain, &mut equalized].map(|model| {
         quantize_dynamic(model, &QConfigSpec::int8()).unwrap();
-        let mut deviation = Deviation::default();
-        let got = (model.reads)(model, &xs).unwrap();
-        deviation.add(&expected, &got).unwrap();
-        deviation.sqnr_db()
+        decibels(&expected, &(model.reads)(model, &xs).unwrap()).unwrap()
     });
     assert!(equalized > plain + 6., "{plain} dB, equalized {equalized} dB");
 }
@@ -230,7 +206,10 @@ fn pre_norms_fold_and_rms_norms_too() {
         let ys = (xs + model.first.forward(&model.norm.forward(xs)?)?)?;
         &ys + model.second.forward(&model.rms.forward(&ys)?)?
     });
-    assert_eq!(paths(&report), [("norm", vec!["first"], vec![]), ("rms", vec!["second"], vec![])]);
+    assert_eq!(
+        readers(&report),
+        [("norm", vec!["first"], vec![]), ("rms", vec!["second"], vec![])]
+    );
     assert!(same);
 
     // In one pass with the preceding sum.
@@ -239,7 +218,10 @@ fn pre_norms_fold_and_rms_norms_too() {
         let (normal, ys) = model.rms.forward_add(&ys, xs)?;
         ys + model.second.forward(&normal)?
     });
-    assert_eq!(paths(&report), [("norm", vec!["first"], vec![]), ("rms", vec!["second"], vec![])]);
+    assert_eq!(
+        readers(&report),
+        [("norm", vec!["first"], vec![]), ("rms", vec!["second"], vec![])]
+    );
     assert!(same);
 }
 
@@ -251,7 +233,7 @@ fn what_cannot_be_folded_is_left_and_undone() {
         let ys = (&hidden + model.first.forward(&hidden)?)?;
         &ys + model.second.forward(&model.rms.forward(&ys)?)?
     });
-    assert_eq!(paths(&report), [("rms", vec!["second"], vec![])]);
+    assert_eq!(readers(&report), [("rms", vec!["second"], vec![])]);
     assert!(change(&report.left[0]).is_some_and(|by| by > 1e-3));
     assert!(same);
 
@@ -265,32 +247,22 @@ fn what_cannot_be_folded_is_left_and_undone() {
     assert!(report.left.len() == 2 && report.left.iter().all(|left| left.reason == reason));
 
     // Two layers with one weight.
-    let mut tied = Reads {
-        norm: norm(),
-        first: linear(HIDDEN, HIDDEN),
-        second: linear(HIDDEN, HIDDEN),
-        rms: nn::RmsNorm::new(gain(HIDDEN), 1e-6),
-        last: norm(),
-        reads: |_, xs| Ok(xs.clone()),
-    };
+    let mut tied = Reads::by(|_, xs| Ok(xs.clone()));
     tied.second = nn::Linear::new(tied.first.weight().clone(), None);
     let config = Equalization::default().unused("second|rms|last");
-    let report = equalize(&mut tied, &config, |model| {
-        model.first.forward(&model.norm.forward(&random(&[1, HIDDEN]))?)
-    });
-    assert_eq!(report.unwrap().left[0].reason, "first shares its weight");
-
-    // A quantized layer.
-    let mut quantized = tied.clone();
-    quantized.first = linear(HIDDEN, HIDDEN);
-    quantize_dynamic(&mut quantized.first, &QConfigSpec::int8()).unwrap();
     let xs = random(&[1, HIDDEN]);
-    let report =
-        equalize(&mut quantized, &config, |model| model.first.forward(&model.norm.forward(&xs)?));
-    assert_eq!(
-        report.unwrap().left[0].reason,
-        "read by first, which is not a float Linear, or Conv1d or Conv2d of the norm's channels"
-    );
+    let reason = |model: &mut Reads| {
+        let report =
+            equalize(model, &config, |model| model.first.forward(&model.norm.forward(&xs)?));
+        report.unwrap().left[0].reason.clone()
+    };
+    assert_eq!(reason(&mut tied), "first shares its weight");
+    // A quantized layer.
+    tied.first = linear(HIDDEN, HIDDEN);
+    quantize_dynamic(&mut tied.first, &QConfigSpec::int8()).unwrap();
+    let expected =
+        "read by first, which is not a float Linear, or Conv1d or Conv2d of the norm's channels";
+    assert_eq!(reason(&mut tied), expected);
 }
 
 /// A norm before convolutions, as a Conformer's.
@@ -327,7 +299,7 @@ fn pairs_can_be_named() {
     assert!(found.0.pairs.is_empty() && found.0.left.is_empty() && found.1);
     let config = Equalization::default().unused("second|rms|last");
     let (report, same) = equalized_by(&config.clone().pair("n(or)m", "(first|$1)"), reads);
-    assert_eq!(paths(&report), [("norm", vec!["first"], vec![])]);
+    assert_eq!(readers(&report), [("norm", vec!["first"], vec![])]);
     assert!(same);
     // Only named readers.
     let both: fn(&Reads, &Tensor) -> Result<Tensor> = |model, xs| {
@@ -336,7 +308,7 @@ fn pairs_can_be_named() {
     };
     let last = Equalization::default().unused("last");
     let (report, _) = equalized_by(&last.pair("rms", "second"), both);
-    assert_eq!(paths(&report), [("rms", vec!["second"], vec![])]);
+    assert_eq!(readers(&report), [("rms", vec!["second"], vec![])]);
     assert!(report.left.is_empty());
     // A wrong name is undone.
     let (report, same) = equalized_by(&config.clone().pair("norm", "second"), reads);
@@ -352,7 +324,7 @@ fn mistakes_are_errors_and_change_nothing() {
     let mut fails = |config: Equalization, probe: &dyn Fn(&PostNorm) -> Result<Tensor>| {
         let report = equalize(&mut model, &config, probe);
         assert_eq!(bits(model.embed.weight()), before);
-        report.unwrap_err().to_string()
+        fault(report)
     };
     let default = Equalization::default;
     let forward = |model: &PostNorm| model.forward(&xs);
@@ -366,15 +338,12 @@ fn mistakes_are_errors_and_change_nothing() {
         (default().unused(r"(\w{1000}){1000}"), "malformed regex"),
         (default().unused("nothing"), "regex \"nothing\" matches no layer"),
     ] {
-        let error = fails(config, &forward);
-        assert!(error.contains(expected), "{error}");
+        fails(config, &forward).has(expected);
     }
-    let error = fails(default(), &|_| candle_core::bail!("no data"));
-    assert!(error.contains("no data"), "{error}");
-    let error = fails(default(), &|_| Tensor::new(&[1f32, f32::NAN], &Device::Cpu));
-    assert!(error.contains("expected finite numbers, got a NaN"), "{error}");
-    let error = fails(default(), &|_| Tensor::zeros(0, DType::F32, &Device::Cpu));
-    assert!(error.contains("got none"), "{error}");
+    fails(default(), &|_| candle_core::bail!("no data")).has("no data");
+    fails(default(), &|_| Tensor::new(&[1f32, f32::NAN], &Device::Cpu))
+        .has("expected finite numbers, got a NaN");
+    fails(default(), &|_| Tensor::zeros(0, DType::F32, &Device::Cpu)).has("got none");
 }
 
 #[test]
@@ -385,13 +354,11 @@ fn halves_and_f64_fold_exactly_too() {
         let mut model = Reads {
             norm: nn::LayerNorm::new(convert(&gain(HIDDEN)), convert(&random(&[HIDDEN])), 1e-5),
             first: nn::Linear::new(convert(first.weight()), None),
-            second: first,
-            rms: nn::RmsNorm::new(gain(HIDDEN), 1e-6),
             last: nn::LayerNorm::new_no_bias(convert(&gain(HIDDEN)), 1e-5),
-            reads: |model, xs| {
+            ..Reads::by(|model, xs| {
                 let hidden = model.norm.forward(xs)?;
                 model.last.forward_add(&model.first.forward(&hidden)?, &hidden)
-            },
+            })
         };
         let float = model.clone();
         let xs = convert(&random(&[4, HIDDEN]));
@@ -401,26 +368,18 @@ fn halves_and_f64_fold_exactly_too() {
         assert_eq!(report.pairs[0].residuals, ["last"]);
         let text = report.to_string();
         assert!(text.contains("norm -> first; residual of last"), "{text}");
-        let outs = [&model, &float].map(|model| (model.reads)(model, &xs).unwrap());
-        let outs = outs.map(|ys| bits(&ys.to_dtype(DType::F32).unwrap()));
-        assert_eq!(outs[0], outs[1], "{dtype:?}");
+        let [got, own] = [&model, &float].map(|model| bits(&(model.reads)(model, &xs).unwrap()));
+        assert_eq!(got, own, "{dtype:?}");
     }
 }
 
 #[test]
 fn a_residual_that_broadcasts_is_multiplied_by_its_factors() {
-    let mut model = Reads {
-        norm: norm(),
-        first: linear(HIDDEN, HIDDEN),
-        second: linear(HIDDEN, HIDDEN),
-        rms: nn::RmsNorm::new(gain(HIDDEN), 1e-6),
-        last: norm(),
-        reads: |model, xs| {
-            let hidden = model.norm.forward(&xs.narrow(0, 0, 1)?)?;
-            let rows = xs.broadcast_mul(&model.first.forward(&hidden)?)?;
-            model.last.forward_add(&rows, &hidden)
-        },
-    };
+    let mut model = Reads::by(|model, xs| {
+        let hidden = model.norm.forward(&xs.narrow(0, 0, 1)?)?;
+        let rows = xs.broadcast_mul(&model.first.forward(&hidden)?)?;
+        model.last.forward_add(&rows, &hidden)
+    });
     // A weight that broadcasts, which candle's norm accepts.
     let scalar = Tensor::new(&[0.7f32], &Device::Cpu).unwrap();
     let scalar = nn::LayerNorm::new_no_bias(scalar, 1e-5);
@@ -431,7 +390,7 @@ fn a_residual_that_broadcasts_is_multiplied_by_its_factors() {
         let one = random(&[1, HIDDEN]);
         let config = Equalization::default().unused("second|rms");
         let report = equalize(&mut model, &config, |model| reads(model, &one)).unwrap();
-        assert_eq!(paths(&report), [("norm", vec!["first"], vec!["last"])]);
+        assert_eq!(readers(&report), [("norm", vec!["first"], vec!["last"])]);
         for xs in [one, random(&[5, HIDDEN])] {
             let [got, expected] = [&model, &float].map(|model| bits(&reads(model, &xs).unwrap()));
             assert_eq!(got, expected);
@@ -479,8 +438,7 @@ fn a_call_without_rows_changes_no_factor() {
         let mut model = float.clone();
         let config = Equalization::default().unused("second|rms|last");
         let last = |model: &Reads| {
-            let outputs = calls.iter().map(|xs| reads(model, xs));
-            let outputs = outputs.collect::<Result<Vec<_>>>()?;
+            let outputs = calls.iter().map(|xs| reads(model, xs)).collect::<Result<Vec<_>>>()?;
             Ok(outputs.last().expect("a call").clone())
         };
         let report = equalize(&mut model, &config, last).unwrap();

@@ -1,12 +1,9 @@
 //! The figures of an inspection are those computed by hand.
 
-use candle_core::{DType, Device, Module, Tensor};
 use candle_dynquant::inspect::{Deviation, Inspection, inspect};
-use candle_dynquant::observer::{ObserverConfig, ObserverKind};
-use candle_dynquant::{
-    DynamicConfig, Granularity, LayerKind, QConfig, QConfigSpec, QDType, QScheme, Quantizable, nn,
-    quantize_dynamic,
-};
+
+use crate::inspect_quantized;
+use crate::kit::*;
 
 fn random(shape: &[usize], deviation: f32) -> Tensor {
     Tensor::randn(0f32, deviation, shape, &Device::Cpu).unwrap()
@@ -24,12 +21,11 @@ struct Model {
 impl Model {
     fn new() -> Self {
         let linear = || nn::Linear::new(random(&[16, 16], 0.3), Some(random(&[16], 0.1)));
-        let vb = nn::VarBuilder::from_varmap(&nn::VarMap::new(), DType::F32, &Device::Cpu);
         Self {
             table: nn::Embedding::new(random(&[20, 16], 1.), 16),
             up: linear(),
             down: linear(),
-            lstm: nn::LSTM::new(16, 8, nn::RecurrentConfig::default(), vb).unwrap(),
+            lstm: nn::LSTM::new(16, 8, nn::RecurrentConfig::default(), new_vb()).unwrap(),
             unused: linear(),
         }
     }
@@ -47,13 +43,21 @@ fn ids() -> Tensor {
 
 fn inspected(spec: &QConfigSpec) -> (Model, Model, Inspection) {
     let mut float = Model::new();
-    let mut quantized = float.clone();
-    quantize_dynamic(&mut quantized, spec).unwrap();
-    let run = |model: &Model| {
+    let (quantized, inspection) = inspect_quantized(&mut float, spec, |model| {
         model.forward(&ids())?;
         model.forward(&ids())
-    };
-    let inspection = inspect(&mut float, &mut quantized, run).unwrap();
+    });
+    (float, quantized, inspection)
+}
+
+/// Inspects a Linear by one call.
+fn of_linear(
+    weight: Tensor,
+    spec: &QConfigSpec,
+    xs: &Tensor,
+) -> (nn::Linear, nn::Linear, Inspection) {
+    let mut float = nn::Linear::new(weight, None);
+    let (quantized, inspection) = inspect_quantized(&mut float, spec, |model| model.forward(xs));
     (float, quantized, inspection)
 }
 
@@ -67,12 +71,10 @@ fn sqnr_db(expected: &Tensor, got: &Tensor) -> f64 {
 
 #[test]
 fn each_layer_is_compared_on_its_own_inputs_and_along_the_run() {
-    let (float, quantized, inspection) = inspected(&QConfigSpec::int8().min_params(0));
+    let (float, quantized, inspection) = inspected(&all_int8());
     let paths: Vec<_> = inspection.layers.iter().map(|layer| layer.path.as_str()).collect();
     assert_eq!(paths, ["table", "up", "down", "lstm", "unused"]);
-    let [table, up, down, lstm, unused] = &inspection.layers[..] else {
-        panic!("five layers");
-    };
+    let [table, up, down, lstm, unused] = &inspection.layers[..] else { panic!("five layers") };
 
     let xs = float.table.forward(&ids()).unwrap();
     let hidden = |model: &Model| model.up.forward(&xs).unwrap();
@@ -139,7 +141,7 @@ fn formats_without_codes_have_none_that_are_unused() {
 
 #[test]
 fn a_table_is_inspected_too() {
-    let (_, _, inspection) = inspected(&QConfigSpec::int8().min_params(0).embeddings());
+    let (_, _, inspection) = inspected(&all_int8().embeddings());
     let table = &inspection.layers[0];
     assert!(table.quantized && table.weights[0].error.sqnr_db() > 30.);
     assert!(table.output.unwrap().sqnr_db() > 30.);
@@ -147,7 +149,7 @@ fn a_table_is_inspected_too() {
 
 #[test]
 fn it_is_a_table_and_json() {
-    let (_, _, inspection) = inspected(&QConfigSpec::int8().min_params(0));
+    let (_, _, inspection) = inspected(&all_int8());
     let text = inspection.to_string();
     let up = text.lines().find(|line| line.contains("up ")).unwrap();
     assert!(up.contains("Linear"), "{text}");
@@ -198,28 +200,20 @@ fn deviations_are_those_by_hand() {
 #[test]
 fn values_that_an_observer_cuts_off_are_counted() {
     // The many other values are more precise if the range ends before 3 and -4.
-    let mut values: Vec<f32> = (0..1 << 20).map(|i| (i % 2_001) as f32 / 1e3 - 1.).collect();
-    (values[7], values[77]) = (3., -4.);
-    let weight = Tensor::from_vec(values, (1 << 10, 1 << 10), &Device::Cpu).unwrap();
-    let mut float = nn::Linear::new(weight, None);
-    let mut quantized = float.clone();
+    let mut numbers: Vec<f32> = (0..1 << 20).map(|i| (i % 2_001) as f32 / 1e3 - 1.).collect();
+    (numbers[7], numbers[77]) = (3., -4.);
+    let weight = Tensor::from_vec(numbers, (1 << 10, 1 << 10), &Device::Cpu).unwrap();
+    let kind = ObserverKind::Histogram { bins: 2_048 };
     let qconfig = QConfig::Int8 {
-        weight: ObserverConfig::new(
-            ObserverKind::Histogram { bins: 2_048 },
-            QDType::QInt8,
-            QScheme::PerTensorAffine,
-        ),
+        weight: ObserverConfig::new(kind, QDType::QInt8, QScheme::PerTensorAffine),
         activation: DynamicConfig::new(Granularity::PerTensor, true),
     };
     let spec = QConfigSpec::new().kind(LayerKind::Linear, qconfig);
-    quantize_dynamic(&mut quantized, &spec).unwrap();
-    let xs = random(&[2, 1 << 10], 1.);
-    let inspection = inspect(&mut float, &mut quantized, |model| model.forward(&xs)).unwrap();
+    let (float, quantized, inspection) = of_linear(weight, &spec, &random(&[2, 1 << 10], 1.));
     let clipped = inspection.layers[0].weights[0].clipped * f64::from(1 << 20);
     // Farther off than rounding takes any.
     let scale = quantized.projection().qweight().unwrap().scales()[0];
-    let distance = (float.weight() - quantized.weight()).unwrap().abs().unwrap();
-    let distance: Vec<f32> = distance.flatten_all().unwrap().to_vec1().unwrap();
+    let distance = values(&(float.weight() - quantized.weight()).unwrap().abs().unwrap());
     let farther = distance.iter().filter(|distance| **distance > 0.501 * scale);
     assert_eq!(clipped, farther.count() as f64);
     assert!(clipped > 1. && clipped < 10_000., "{clipped}");
@@ -230,16 +224,10 @@ fn histograms_count_values_between_powers_of_two() {
     // Calls with growing values: the bins equal those of one call with all values.
     let calls = [[0f32, -0.01, 0.02, 0.3], [1., -0.999, 0.5, 0.24], [-3.5, 2.1, 2.9, -1.5]];
     let mut float = nn::Linear::new(random(&[8, 4], 1.), None);
-    let mut quantized = float.clone();
-    quantize_dynamic(&mut quantized, &QConfigSpec::int8().min_params(0)).unwrap();
-    let run = |model: &nn::Linear| {
-        let mut last = None;
-        for call in &calls {
-            last = Some(model.forward(&Tensor::new(&[*call], &Device::Cpu)?)?);
-        }
-        last.ok_or_else(|| candle_core::Error::msg("no call"))
-    };
-    let inspection = inspect(&mut float, &mut quantized, run).unwrap();
+    let (_, inspection) = inspect_quantized(&mut float, &all_int8(), |model| {
+        let call = |call: &[f32; 4]| model.forward(&Tensor::new(&[*call], &Device::Cpu)?);
+        calls.iter().map(call).last().expect("a call")
+    });
     let input = inspection.layers[0].input.as_ref().unwrap();
     let histogram = &input.histogram;
     let bins = 128;
@@ -259,30 +247,28 @@ fn histograms_count_values_between_powers_of_two() {
     assert!(unused.fract() == 0. && (244. ..256.).contains(&unused), "{unused}");
 }
 
+/// Of as many inputs as codes each uses one; of 0 and 1 the least and the largest are used.
 #[test]
-fn codes_are_counted_up_to_the_last_that_a_preset_has() {
-    for (spec, codes) in [(QConfigSpec::int8().min_params(0), 256), (QConfigSpec::pytorch(), 128)] {
-        let mut float = nn::Linear::new(random(&[8, codes], 1.), None);
-        let mut quantized = float.clone();
-        quantize_dynamic(&mut quantized, &spec).unwrap();
-        let xs = Tensor::arange(0f32, codes as f32, &Device::Cpu).unwrap();
-        let xs = xs.unsqueeze(0).unwrap();
-        let inspection = inspect(&mut float, &mut quantized, |model| model.forward(&xs)).unwrap();
-        let input = inspection.layers[0].input.as_ref().unwrap();
-        assert_eq!(input.unused_codes, Some(0.), "{spec}");
+fn codes_of_activations_are_counted_of_all_that_their_range_has() {
+    for (spec, codes) in [(all_int8(), 256), (QConfigSpec::pytorch(), 128)] {
+        let rising = (0..codes).map(|code| code as f32);
+        let cases = [(rising.collect(), 0), (vec![0., 1.], codes - 2)];
+        for (xs, unused) in cases {
+            let weight = random(&[8, xs.len()], 1.);
+            let xs = Tensor::new(xs, &Device::Cpu).unwrap().unsqueeze(0).unwrap();
+            let (_, _, inspection) = of_linear(weight, &spec, &xs);
+            let input = inspection.layers[0].input.as_ref().unwrap();
+            assert_eq!(input.unused_codes, Some(unused as f64 / codes as f64), "{spec}");
+        }
     }
 }
 
 /// A row without a range has no codes either.
 #[test]
 fn rows_that_are_not_finite_use_no_codes() {
-    let mut float = nn::Linear::new(random(&[8, 4], 1.), None);
-    let mut quantized = float.clone();
-    quantize_dynamic(&mut quantized, &QConfigSpec::int8().min_params(0)).unwrap();
-    let mut unused = |last: [f32; 4]| {
+    let unused = |last: [f32; 4]| {
         let xs = Tensor::new(&[[2f32, 3., 4., 5.], last], &Device::Cpu).unwrap();
-        let inspection = inspect(&mut float, &mut quantized, |model| model.forward(&xs));
-        let inspection = inspection.unwrap();
+        let (_, _, inspection) = of_linear(random(&[8, 4], 1.), &all_int8(), &xs);
         inspection.layers[0].input.as_ref().unwrap().unused_codes
     };
     let finite = unused([2., 3., 4., 5.]);
@@ -293,7 +279,7 @@ fn rows_that_are_not_finite_use_no_codes() {
 
 #[test]
 fn the_table_has_the_means_of_a_layers_weights() {
-    let (_, _, inspection) = inspected(&QConfigSpec::int8().min_params(0));
+    let (_, _, inspection) = inspected(&all_int8());
     let lstm = &inspection.layers[3];
     let unused = lstm.weights.iter().map(|weight| weight.unused_codes.unwrap());
     let mean = format!("{:.2} %", 100. * unused.sum::<f64>() / 2.);
@@ -304,19 +290,11 @@ fn the_table_has_the_means_of_a_layers_weights() {
 
 #[test]
 fn a_far_value_leaves_few_codes_to_all_others() {
-    let mut values = vec![0f32; 4096];
-    for (at, value) in values.iter_mut().enumerate() {
-        *value = ((at * 37) % 101) as f32 / 101. - 0.5;
-    }
-    values[7] = 500.;
-    let weight = Tensor::from_vec(values, (64, 64), &Device::Cpu).unwrap();
-    let mut float = nn::Linear::new(weight, None);
-    let mut quantized = float.clone();
-    let qconfig = QConfig::pytorch();
-    let spec = QConfigSpec::new().kind(LayerKind::Linear, qconfig);
-    quantize_dynamic(&mut quantized, &spec).unwrap();
-    let xs = random(&[3, 64], 1.);
-    let inspection = inspect(&mut float, &mut quantized, |model| model.forward(&xs)).unwrap();
+    let mut numbers: Vec<f32> = (0..4096).map(|at| ((at * 37) % 101) as f32 / 101. - 0.5).collect();
+    numbers[7] = 500.;
+    let weight = Tensor::from_vec(numbers, (64, 64), &Device::Cpu).unwrap();
+    let spec = QConfigSpec::new().kind(LayerKind::Linear, QConfig::pytorch());
+    let (_, _, inspection) = of_linear(weight, &spec, &random(&[3, 64], 1.));
     let weight = &inspection.layers[0].weights[0];
     // A range of 500 leaves two codes to all other values.
     assert!(weight.unused_codes.is_some_and(|share| share > 0.98), "{weight:?}");
@@ -329,40 +307,20 @@ fn a_far_value_leaves_few_codes_to_all_others() {
 fn other_models_and_other_calls_are_errors() {
     let mut float = Model::new();
     let mut quantized = float.clone();
-    quantize_dynamic(&mut quantized, &QConfigSpec::int8().min_params(0)).unwrap();
+    quantize_dynamic(&mut quantized, &all_int8()).unwrap();
     let calls = std::cell::Cell::new(0);
-    let error = inspect(&mut float, &mut quantized, |model| {
+    fault(inspect(&mut float, &mut quantized, |model| {
         calls.set(calls.get() + 1);
         for _ in 0..calls.get() {
             model.forward(&ids())?;
         }
         model.forward(&ids())
-    });
-    let error = error.map(|_| ()).unwrap_err().to_string();
-    assert!(error.contains("the float model's 2 calls"), "{error}");
+    }))
+    .has("the float model's 2 calls");
 
     let mut more: Vec<nn::Linear> = vec![float.up.clone(), float.down.clone()];
     let mut less = vec![float.up.clone()];
-    let error = inspect(&mut more, &mut less, |model| Ok(model[0].weight().clone()));
-    let error = error.map(|_| ()).unwrap_err().to_string();
-    assert!(error.contains("the 2 layers of the float one, got 1"), "{error}");
-    let error = inspect(&mut float, &mut quantized, |_| candle_core::bail!("no data"));
-    assert!(error.map(|_| ()).unwrap_err().to_string().contains("no data"));
-}
-
-#[test]
-fn codes_of_activations_are_counted_of_all_that_their_range_has() -> candle_dynquant::Result<()> {
-    let xs = Tensor::new(&[[0f32, 1.]], &Device::Cpu)?;
-    for (spec, codes) in [(QConfigSpec::int8().min_params(0), 256.), (QConfigSpec::pytorch(), 128.)]
-    {
-        let weight = Tensor::new(&[[1f32, 2.], [3., 4.]], &Device::Cpu)?;
-        let mut float = nn::Linear::new(weight, None);
-        let mut model = float.clone();
-        quantize_dynamic(&mut model, &spec)?;
-        let inspection = inspect(&mut float, &mut model, |model| model.forward(&xs))?;
-        let input = inspection.layers[0].input.as_ref().expect("an input");
-        // The least and the largest are used.
-        assert_eq!(input.unused_codes, Some((codes - 2.) / codes), "{spec}");
-    }
-    Ok(())
+    fault(inspect(&mut more, &mut less, |model| Ok(model[0].weight().clone())))
+        .has("the 2 layers of the float one, got 1");
+    fault(inspect(&mut float, &mut quantized, |_| candle_core::bail!("no data"))).has("no data");
 }

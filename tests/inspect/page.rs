@@ -1,20 +1,18 @@
 //! The page: one file with pictures, for any names and figures.
 
-use candle_core::{DType, Device, Module, Tensor};
 use candle_dynquant::inspect::{PagePoint, inspect};
-use candle_dynquant::{QConfigSpec, nn, quantize_dynamic};
+
+use crate::inspect_quantized;
+use crate::kit::*;
 
 fn page(title: &str, spec: &QConfigSpec, points: &[PagePoint]) -> String {
-    let linear = |outputs: usize| {
-        let weight = Tensor::randn(0f32, 1., (outputs, 16), &Device::Cpu).unwrap();
-        nn::Linear::new(weight, None)
-    };
+    let linear = |outputs: usize| nn::Linear::new(random(&[outputs, 16]), None);
     let mut float = vec![linear(16), linear(16), linear(4)];
-    let mut quantized = float.clone();
-    quantize_dynamic(&mut quantized, spec).unwrap();
-    let xs = Tensor::randn(0f32, 1., (8, 16), &Device::Cpu).unwrap();
-    let run = |model: &Vec<nn::Linear>| model.iter().try_fold(xs.clone(), |xs, l| l.forward(&xs));
-    inspect(&mut float, &mut quantized, run).unwrap().page(title, points)
+    let xs = random(&[8, 16]);
+    let (_, inspection) = inspect_quantized(&mut float, spec, |model| {
+        model.iter().try_fold(xs.clone(), |xs, layer| layer.forward(&xs))
+    });
+    inspection.page(title, points)
 }
 
 #[test]
@@ -25,7 +23,7 @@ fn it_has_a_picture_for_each_figure_and_loads_nothing() {
         point("2", None, Some(0.7)),
         point("3", Some(f64::NAN), Some(0.9)),
     ];
-    let html = page("a <model> & \"its\" layers", &QConfigSpec::int8().min_params(0), &points);
+    let html = page("a <model> & \"its\" layers", &all_int8(), &points);
     assert!(html.contains("<h1>a &lt;model&gt; &amp; &quot;its&quot; layers</h1>"));
     // The search, and two distributions of each of three layers.
     assert_eq!(html.matches("<svg").count(), 1 + 2 * 3);
@@ -61,7 +59,7 @@ fn without_a_search_or_codes_it_is_a_page_too() {
 
 #[test]
 fn scores_that_no_axis_holds_leave_a_page() {
-    let (spec, failed) = (QConfigSpec::int8().min_params(0), [None, None]);
+    let (spec, failed) = (all_int8(), [None, None]);
     let extremes = [f64::MIN, f64::MAX, f64::from(f32::MIN), f64::from(f32::MAX)];
     let scores = [f64::NAN, f64::INFINITY, 0., -0., 47., 5e-324, 1e-300, 1e20, 1e20 + 2e4];
     let ones = scores.map(|score| vec![[Some(score); 2]]);
@@ -114,12 +112,9 @@ fn a_layer_that_is_exact_not_called_or_not_finite_has_a_bar_or_none() {
 
 #[test]
 fn a_model_that_is_a_layer_has_a_name_and_pictures_have_figures() {
-    let weight = Tensor::randn(0f32, 1., (64, 16), &Device::Cpu).unwrap();
-    let mut float = nn::Linear::new(weight, None);
-    let mut quantized = float.clone();
-    quantize_dynamic(&mut quantized, &QConfigSpec::int8().min_params(0)).unwrap();
-    let xs = Tensor::randn(0f32, 1., (8, 16), &Device::Cpu).unwrap();
-    let inspection = inspect(&mut float, &mut quantized, |model| model.forward(&xs)).unwrap();
+    let mut float = nn::Linear::new(random(&[64, 16]), None);
+    let xs = random(&[8, 16]);
+    let (_, inspection) = inspect_quantized(&mut float, &all_int8(), |model| model.forward(&xs));
     let html = inspection.page("one", &[]);
     assert!(html.contains("<summary>(the model itself)</summary>"));
     // The bar of 4.096 kB is the longest; the other bar is in proportion.

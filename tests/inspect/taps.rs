@@ -4,13 +4,10 @@ use std::collections::BTreeMap;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, Mutex};
 
-use candle_core::{DType, Device, Module, Tensor};
-use candle_dynquant::{
-    Layer, LayerKind, QConfig, QConfigSpec, Quantizable, Result, WeightInfo, inspect, nn,
-    quantize_dynamic,
-};
-use candle_dynquant::{Receiver, Tap, Visitor, VisitorMut, Walk, WalkMut};
+use candle_dynquant::{Receiver, Result, Visitor, VisitorMut, Walk, WalkMut};
 use candle_nn::RNN as _;
+
+use crate::kit::*;
 
 type Seen = Arc<Mutex<Vec<(Vec<Tensor>, Tensor)>>>;
 
@@ -23,15 +20,6 @@ fn keep() -> (Arc<Receiver>, Seen) {
         own.lock().unwrap().push((inputs, output.clone()));
     });
     (receiver, seen)
-}
-
-fn random(shape: &[usize]) -> Tensor {
-    Tensor::randn(0f32, 1., shape, &Device::Cpu).unwrap()
-}
-
-fn bits(tensor: &Tensor) -> Vec<u32> {
-    let values = tensor.flatten_all().unwrap().to_vec1::<f32>().unwrap();
-    values.into_iter().map(f32::to_bits).collect()
 }
 
 /// Runs `call` on the layer, float and quantized: it is reported `calls` times, and the layer
@@ -87,7 +75,7 @@ fn every_layer_reports_and_computes_the_same_again() {
 
 #[test]
 fn recurrent_layers_report_sequences_and_cells_steps() {
-    let vb = nn::VarBuilder::from_varmap(&nn::VarMap::new(), DType::F32, &Device::Cpu);
+    let vb = new_vb();
     let int8 = &QConfig::int8();
     for batch_first in [false, true] {
         let config = nn::RecurrentConfig {
@@ -180,7 +168,7 @@ impl Model {
 
 fn quantized(model: &Model) -> Model {
     let mut quantized = model.clone();
-    let spec = QConfigSpec::int8().min_params(0).kind(LayerKind::custom("Own"), QConfig::int8());
+    let spec = all_int8().kind(LayerKind::custom("Own"), QConfig::int8());
     quantize_dynamic(&mut quantized, &spec).unwrap();
     quantized
 }
@@ -255,8 +243,7 @@ fn a_model_has_no_taps_after_an_error_or_a_panic() {
     let other = nn::Linear::new(random(&[3, 5]), None);
     wrong.insert("first".to_owned(), other.replay().unwrap());
     let observed = inspect::observe(&mut model, wrong, |model| model.forward(&random(&[1, 16])));
-    let error = observed.map(|_| ()).unwrap_err().to_string();
-    assert!(error.starts_with("first: shape mismatch"), "{error}");
+    fault(observed).starts("first: shape mismatch");
     assert!(!model.is_tapped());
 }
 

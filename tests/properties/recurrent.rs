@@ -213,9 +213,7 @@ proptest! {
     ) {
         let config = RecurrentConfig::default();
         let vb = weights(kind, hidden, config, of_weight, seed)?;
-        let Ok(layer) = Sequence::new(kind, hidden, config, vb.clone(), &qconfig) else {
-            return Ok(());
-        };
+        let Ok(layer) = Sequence::new(kind, hidden, config, vb.clone(), &qconfig) else { return Ok(()) };
         let cell = Cell::new(kind, hidden, vb, &qconfig)?;
         let steps = before + after;
         let xs = view.of(&values.tensor(&[steps, batch, INPUTS], seed ^ 7)?)?;

@@ -1,11 +1,6 @@
 //! A folder of weights with the original's answers to generated signals, and comparisons with them.
 
-use std::collections::HashMap;
-use std::path::Path;
-
-use anyhow::{Context, Result};
-use candle_core::{Device, Tensor};
-use candle_dynquant::inspect::Deviation;
+use crate::kit::*;
 
 /// The tensors of a file, by name.
 pub struct Tensors(HashMap<String, Tensor>);
@@ -22,30 +17,10 @@ impl Tensors {
     }
 }
 
-/// The folder that `variable` names; prints how to get it and returns `None` if it is not set.
-pub fn folder(variable: &str, script: &str) -> Option<std::path::PathBuf> {
-    let dir = std::env::var_os(variable);
-    if dir.is_none() {
-        println!("skipped: set {variable} to the folder that scripts/{script} makes");
-    }
-    dir.map(Into::into)
-}
-
 /// The largest difference of two elements; infinite where one is NaN.
 pub fn largest_difference(a: &Tensor, b: &Tensor) -> Result<f32> {
     let differences = (a - b)?.abs()?.flatten_all()?.to_vec1::<f32>()?;
     Ok(differences.into_iter().fold(0., |most, difference| {
         if difference.is_nan() { f32::INFINITY } else { difference.max(most) }
     }))
-}
-
-pub fn decibels(float: &Tensor, quantized: &Tensor) -> Result<f64> {
-    let mut deviation = Deviation::default();
-    deviation.add(float, quantized)?;
-    Ok(deviation.sqnr_db())
-}
-
-pub fn bits(tensor: &Tensor) -> Result<Vec<u32>> {
-    let values = tensor.flatten_all()?.to_vec1::<f32>()?;
-    Ok(values.into_iter().map(f32::to_bits).collect())
 }

@@ -8,12 +8,11 @@
 //! Without the variable the tests print a note and pass. `assets/reference/silero.py` computes the
 //! expected probabilities.
 
-use anyhow::{Result, ensure};
-use candle_core::{D, DType, Device, Module, Tensor};
-use candle_dynquant::{Checkpoint, QConfigSpec, Quantizable, nn, quantize_dynamic};
+use anyhow::ensure;
 use candle_nn::ops::sigmoid;
 
-use super::reference::{Tensors, bits, decibels, folder, largest_difference};
+use super::reference::{Tensors, largest_difference};
+use crate::kit::*;
 
 /// The samples of a window, and those before it that are read again.
 const WINDOW: usize = 512;
@@ -93,13 +92,11 @@ struct Setup {
 impl Setup {
     /// Loads the model; prints how to get it and returns `None` if it is missing.
     fn new() -> Result<Option<Self>> {
-        let Some(dir) = folder("DYNQUANT_SILERO", "fetch_silero.sh") else {
-            return Ok(None);
-        };
+        let Some(dir) = model_folder("DYNQUANT_SILERO", "fetch_silero.sh") else { return Ok(None) };
         let weights = Checkpoint::open(dir.join("model.safetensors"))?;
         let reference = Tensors::read(&dir.join("reference.safetensors"))?;
         Ok(Some(Self {
-            model: Silero::new(weights.var_builder(DType::F32, &Device::Cpu).pp("model"))?,
+            model: Silero::new(vb_of(&weights).pp("model"))?,
             signals: reference.get("signals")?,
             expected: reference.get("probabilities")?,
         }))
@@ -131,9 +128,7 @@ impl Setup {
 
 #[test]
 fn float_probabilities_are_those_of_the_reference() -> Result<()> {
-    let Some(setup) = Setup::new()? else {
-        return Ok(());
-    };
+    let Some(setup) = Setup::new()? else { return Ok(()) };
     let got = setup.model.forward(&setup.signals)?;
     let difference = largest_difference(&got, &setup.expected)?;
     println!("largest difference {difference:.2e}");
@@ -143,9 +138,7 @@ fn float_probabilities_are_those_of_the_reference() -> Result<()> {
 
 #[test]
 fn int8_is_close_to_the_reference() -> Result<()> {
-    let Some(setup) = Setup::new()? else {
-        return Ok(());
-    };
+    let Some(setup) = Setup::new()? else { return Ok(()) };
     let (db, differ) = setup.compare(&setup.int8()?)?;
     println!("{db:.2} dB, decisions that differ: {differ:.4?}");
     assert!((35. ..f64::INFINITY).contains(&db), "{db} dB");
@@ -155,11 +148,8 @@ fn int8_is_close_to_the_reference() -> Result<()> {
 /// Decisions are the float ones, but for ties, if the two convolutions that cost most stay float.
 #[test]
 fn most_in_int8_decides_as_the_reference() -> Result<()> {
-    let Some(setup) = Setup::new()? else {
-        return Ok(());
-    };
-    let spec = QConfigSpec::int8();
-    let spec = spec.name("encoder.2", None).name("encoder.3", None);
+    let Some(setup) = Setup::new()? else { return Ok(()) };
+    let spec = QConfigSpec::int8().name("encoder.2", None).name("encoder.3", None);
     let (db, differ) = setup.compare(&setup.quantized(&spec, 3)?)?;
     println!("{db:.2} dB, decisions that differ: {differ:.4?}");
     assert!((40. ..f64::INFINITY).contains(&db), "{db} dB");
@@ -173,14 +163,12 @@ fn most_in_int8_decides_as_the_reference() -> Result<()> {
 /// A signal's answers do not depend on the signals beside it, to the last bit.
 #[test]
 fn int8_signals_do_not_depend_on_their_batch() -> Result<()> {
-    let Some(setup) = Setup::new()? else {
-        return Ok(());
-    };
+    let Some(setup) = Setup::new()? else { return Ok(()) };
     let model = setup.int8()?;
     let batch = model.forward(&setup.signals)?;
     for signal in 0..batch.dim(0)? {
         let alone = model.forward(&setup.signals.narrow(0, signal, 1)?)?;
-        let same = bits(&alone)? == bits(&batch.narrow(0, signal, 1)?)?;
+        let same = bits(&alone) == bits(&batch.narrow(0, signal, 1)?);
         ensure!(same, "signal {signal} depends on its batch");
     }
     Ok(())
