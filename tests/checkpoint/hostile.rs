@@ -366,7 +366,7 @@ config_groups.a.weights.strategy | {"config_groups": {"a": {"weights": {"strateg
     };
     for (json, expected) in cases.into_iter().chain(texts).chain(rows(entries).map(nested)) {
         fs::write(path.join("config.json"), &json)?;
-        error(path).has(expected).has("config.json").is_short();
+        error(path).has(expected).has("config.json").short();
     }
     let whole = |format: &str| {
         let mut entry = group("dynamic", json!(true));

@@ -257,9 +257,9 @@ impl Fault {
         self
     }
 
-    /// Whether it is short whatever its cause contains.
+    /// Checks that it is short, whatever its cause contains.
     #[track_caller]
-    pub fn is_short(self) {
+    pub fn short(self) {
         assert!(self.0.len() < 1_000, "{} bytes", self.0.len());
     }
 
