@@ -47,10 +47,7 @@ pub async fn run(options: &ExecutorOptions) -> Result<()> {
         .prefix("dynquant-executor-")
         .tempdir_in(&work_dir)
         .with_context(|| {
-            format!(
-                "--work-dir {}: expected a folder that can be written to",
-                work_dir.display()
-            )
+            format!("--work-dir {}: expected a folder that can be written to", work_dir.display())
         })?;
     let cores = available_parallelism().map_or(1, usize::from);
     // Ballista's registry lacks the functions of lists.
@@ -119,9 +116,6 @@ async fn wait_for(scheduler: &SchedulerUrl) -> Result<()> {
 fn utf8(path: PathBuf) -> Result<String> {
     path.into_os_string().into_string().map_err(|path| {
         let path = PathBuf::from(path);
-        anyhow::anyhow!(
-            "--work-dir: expected a path in UTF-8, got {}",
-            path.display()
-        )
+        anyhow::anyhow!("--work-dir: expected a path in UTF-8, got {}", path.display())
     })
 }

@@ -164,11 +164,7 @@ impl TextFunction {
     }
 
     fn answer(&self, texts: &ArrayRef, declaration: &Declaration) -> Result<ArrayRef> {
-        let Declaration {
-            truncate,
-            embedding_size,
-            ..
-        } = *declaration;
+        let Declaration { truncate, embedding_size, .. } = *declaration;
         let model = self.model(&declaration.model)?;
         let head = match self.kind {
             Kind::Embed => Head::Embedding,
@@ -176,11 +172,7 @@ impl TextFunction {
         };
         let texts = strings(texts)?;
         let answers = model.answer(&texts, head, truncate).map_err(|error| {
-            let hint = if truncate {
-                ""
-            } else {
-                " (--truncate cuts texts that are too long)"
-            };
+            let hint = if truncate { "" } else { " (--truncate cuts texts that are too long)" };
             exec_datafusion_err!("{}: {error:#}{hint}", self.kind)
         })?;
         match self.kind {
@@ -276,11 +268,7 @@ impl ScalarUDFImpl for TextFunction {
             [texts] => (texts, self.declaration(None)?),
             [texts, ColumnarValue::Scalar(literal)] => (texts, self.declaration(Some(literal))?),
             got => {
-                return exec_err!(
-                    "{}: expected one text, got {} arguments",
-                    self.kind,
-                    got.len()
-                );
+                return exec_err!("{}: expected one text, got {} arguments", self.kind, got.len());
             }
         };
         match texts {

@@ -29,11 +29,7 @@ impl Identity {
     /// When a file cannot be read or the model fails.
     pub fn of(encoder: &Encoder, options: &ModelOptions) -> Result<Self> {
         let mut hash = Hasher::new();
-        for part in [
-            env!("CARGO_PKG_VERSION"),
-            &encoder.dtype,
-            &options.digest()?,
-        ] {
+        for part in [env!("CARGO_PKG_VERSION"), &encoder.dtype, &options.digest()?] {
             hash.update(part.as_bytes());
             hash.update(&[0]);
         }
@@ -53,11 +49,7 @@ impl Identity {
 
 impl fmt::Display for Identity {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self {
-            name,
-            weights,
-            digest,
-        } = self;
+        let Self { name, weights, digest } = self;
         // A prefix suffices to show a difference.
         let digest = digest.get(..16).unwrap_or(digest);
         write!(f, "{name} ({weights}, hash {digest})")
@@ -70,10 +62,7 @@ fn hash_answers(hash: &mut Hasher, encoder: &Encoder) -> Result<()> {
         let id = |index| ((index * 7919 + count * 104_729) % encoder.config.vocab_size) as u32;
         let ids: Vec<u32> = (0..count).map(id).collect();
         let tokens = encoder.tokenizer.encode(Input::Ids(&ids), None)?;
-        let task = Task {
-            tokens: &tokens,
-            head: Head::Embedding,
-        };
+        let task = Task { tokens: &tokens, head: Head::Embedding };
         for x in encoder.model.answer(&[task])?.concat() {
             hash.update(&x.to_bits().to_le_bytes());
         }

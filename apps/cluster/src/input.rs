@@ -71,16 +71,9 @@ impl Input {
         let url =
             url.map_err(|()| anyhow::anyhow!("--input {shown}: expected an absolute path"))?;
         // A single file may have any name.
-        let extension = if is_dir {
-            format!(".{EXTENSION}")
-        } else {
-            String::new()
-        };
+        let extension = if is_dir { format!(".{EXTENSION}") } else { String::new() };
         let options = ParquetReadOptions::default();
-        let options = ParquetReadOptions {
-            file_extension: &extension,
-            ..options
-        };
+        let options = ParquetReadOptions { file_extension: &extension, ..options };
         let registered = context.register_parquet(TABLE, url.as_str(), options).await;
         registered.with_context(|| {
             format!("--input {shown}: expected a Parquet file or a folder of them")

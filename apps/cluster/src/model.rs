@@ -77,9 +77,8 @@ impl LoadedModel {
         let mut rest = tokens.as_slice();
         while !rest.is_empty() {
             let (batch, later) = rest.split_at(together(rest));
-            let tasks: Vec<Task<'_>> = (batch.iter())
-                .map(|(_, tokens)| Task { tokens, head })
-                .collect();
+            let tasks: Vec<Task<'_>> =
+                (batch.iter()).map(|(_, tokens)| Task { tokens, head }).collect();
             for ((row, _), answer) in batch.iter().zip(self.encoder.model.answer(&tasks)?) {
                 answers[*row] = Some(answer);
             }

@@ -93,11 +93,7 @@ pub struct SchedulerOptions {
 #[derive(Args, Debug)]
 pub struct ExecutorOptions {
     /// The scheduler
-    #[arg(
-        long,
-        value_name = "df://HOST:PORT",
-        default_value = "df://127.0.0.1:50050"
-    )]
+    #[arg(long, value_name = "df://HOST:PORT", default_value = "df://127.0.0.1:50050")]
     pub scheduler: SchedulerUrl,
 
     /// Address to listen on
@@ -149,10 +145,7 @@ impl FromStr for SchedulerUrl {
             };
             let is_name = |c: char| c.is_ascii_alphanumeric() || matches!(c, '.' | '-' | '_');
             let host = Some(host).filter(|host| !host.is_empty() && host.chars().all(is_name))?;
-            Some(Self {
-                host: host.to_owned(),
-                port,
-            })
+            Some(Self { host: host.to_owned(), port })
         };
         parse().ok_or_else(|| format!("expected df://HOST:PORT, got {text:?}"))
     }

@@ -36,19 +36,11 @@ impl Output {
     /// When the file cannot be created, or Parquet lacks the type of a column.
     pub fn create(path: &Path, schema: SchemaRef) -> Result<Self> {
         let file = begin(path)?;
-        let properties = WriterProperties::builder()
-            .set_compression(Compression::SNAPPY)
-            .build();
+        let properties = WriterProperties::builder().set_compression(Compression::SNAPPY).build();
         let writer = ArrowWriter::try_new(file, schema, Some(properties)).with_context(|| {
-            format!(
-                "--output {}: expected columns that Parquet has",
-                path.display()
-            )
+            format!("--output {}: expected columns that Parquet has", path.display())
         })?;
-        Ok(Self {
-            path: path.to_owned(),
-            writer,
-        })
+        Ok(Self { path: path.to_owned(), writer })
     }
 
     /// Adds rows.

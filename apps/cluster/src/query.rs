@@ -63,10 +63,8 @@ pub async fn run(options: &RunOptions) -> Result<()> {
 
 async fn plan(context: &SessionContext, sql: &str) -> Result<DataFrame> {
     // Only this program writes files, and it writes them whole.
-    let only_queries = SQLOptions::new()
-        .with_allow_ddl(false)
-        .with_allow_dml(false)
-        .with_allow_statements(false);
+    let only_queries =
+        SQLOptions::new().with_allow_ddl(false).with_allow_dml(false).with_allow_statements(false);
     let query = context.sql_with_options(sql, only_queries).await;
     query.context("--sql")
 }
@@ -191,9 +189,7 @@ fn report(options: &RunOptions, model: &LoadedModel, rows: usize, time: Duration
     } else {
         let output = output.to_string();
         let output = print::on_one_line(&output);
-        print::line(format_args!(
-            "{rows} rows in {seconds:.1} s, {rate:.0} rows/s: {output}"
-        ))?;
+        print::line(format_args!("{rows} rows in {seconds:.1} s, {rate:.0} rows/s: {output}"))?;
     }
     Ok(())
 }

@@ -35,9 +35,7 @@ pub async fn run(options: &SchedulerOptions) -> Result<()> {
         let (host, port) = place;
         format!("--host, --port: expected an address to listen on, got {host}:{port}")
     })?;
-    let address = listener
-        .local_addr()
-        .context("the address of the scheduler")?;
+    let address = listener.local_addr().context("the address of the scheduler")?;
 
     let timeout = options.executor_timeout as u64;
     let config = SchedulerConfig {

@@ -26,10 +26,7 @@ pub fn local(partitions: Option<usize>) -> SessionContext {
     let cores = available_parallelism().map_or(1, usize::from);
     let config = SessionConfig::new()
         // The setting of a cluster, so that results have the same types.
-        .set_bool(
-            "datafusion.execution.parquet.schema_force_view_types",
-            false,
-        );
+        .set_bool("datafusion.execution.parquet.schema_force_view_types", false);
     SessionContext::new_with_config(settings(config, partitions.unwrap_or(cores)))
 }
 

@@ -31,10 +31,7 @@ pub fn folder(name: &str) -> PathBuf {
 /// Texts of the first words of two of Debian's descriptions; some are empty, some are missing.
 pub fn texts(count: usize) -> Vec<Option<String>> {
     let lines = fs::read_to_string(Path::new(ASSETS).join("heldout.tsv")).unwrap();
-    let lines: Vec<&str> = lines
-        .lines()
-        .map(|line| line.split_once('\t').unwrap().1)
-        .collect();
+    let lines: Vec<&str> = lines.lines().map(|line| line.split_once('\t').unwrap().1).collect();
     let words = |index: usize| lines[index % lines.len()].split(' ').take(4);
     let text = |row: usize| match row % 1000 {
         13 => None,
@@ -96,7 +93,5 @@ fn bits_of(embeddings: &FixedSizeListArray, row: usize) -> Option<Vec<u32>> {
 /// All values of a small result, as text.
 pub fn rows(path: &Path) -> String {
     let batches = read(path);
-    datafusion::arrow::util::pretty::pretty_format_batches(&batches)
-        .unwrap()
-        .to_string()
+    datafusion::arrow::util::pretty::pretty_format_batches(&batches).unwrap().to_string()
 }

@@ -52,19 +52,12 @@ fn a_killed_executor_changes_no_bit() {
 
     let ended = client.join().unwrap();
     let stderr = String::from_utf8_lossy(&ended.stderr);
-    assert!(
-        ended.status.success(),
-        "{stderr} {}",
-        cluster.scheduler.logs()
-    );
+    assert!(ended.status.success(), "{stderr} {}", cluster.scheduler.logs());
     println!("on the cluster: {}", String::from_utf8_lossy(&ended.stdout));
     assert!(data::bits(&output) == data::bits(&alone), "the same bits");
     // The parts of the killed executor were lost with it.
     let survivor = cluster.executors[0].count(finished);
-    assert!(
-        survivor >= PARTS,
-        "{survivor} of {PARTS} parts by the survivor"
-    );
+    assert!(survivor >= PARTS, "{survivor} of {PARTS} parts by the survivor");
 }
 
 #[test]
@@ -100,10 +93,8 @@ fn a_killed_query_leaves_what_was_there() {
     let output = dir.join("output.parquet");
     fs::write(&output, "what was there").unwrap();
     let names = || {
-        let mut names: Vec<_> = fs::read_dir(&dir)
-            .unwrap()
-            .map(|it| it.unwrap().file_name())
-            .collect();
+        let mut names: Vec<_> =
+            fs::read_dir(&dir).unwrap().map(|it| it.unwrap().file_name()).collect();
         names.sort();
         names
     };
@@ -131,11 +122,7 @@ fn a_killed_query_leaves_what_was_there() {
     left.set_modified(hour_ago).unwrap();
     ok(&run(&input, &output, &[]));
     assert_eq!(data::bits(&output).len(), rows());
-    assert_eq!(
-        names(),
-        ["input.parquet", "output.parquet"],
-        "what a killed query left is removed"
-    );
+    assert_eq!(names(), ["input.parquet", "output.parquet"], "what a killed query left is removed");
 }
 
 #[test]
@@ -149,10 +136,7 @@ fn an_interrupted_query_is_cancelled_on_the_cluster() {
     query.signal("INT");
     let (status, logs) = query.wait();
     assert_eq!(status.code(), Some(1));
-    assert!(
-        logs.contains("interrupted by SIGINT, nothing is written"),
-        "{logs}"
-    );
+    assert!(logs.contains("interrupted by SIGINT, nothing is written"), "{logs}");
     assert!(!output.exists());
     // The cluster is free for the next query.
     let small = dir.join("small.parquet");
@@ -189,11 +173,7 @@ fn a_result_that_is_lost_before_it_is_fetched_is_computed_again() {
     let (alone, output) = (dir.join("alone.parquet"), dir.join("output.parquet"));
     ok(&run(&input, &alone, &[]));
     let mut cluster = Cluster::start(&[&[]]);
-    let query = run(
-        &input,
-        &output,
-        &["--scheduler", &cluster.url, "--log-level", "warn"],
-    );
+    let query = run(&input, &output, &["--scheduler", &cluster.url, "--log-level", "warn"]);
     let mut query = Process::start(&query);
     cluster.executors[0].wait_for("Finished task", 2);
     // The stopped process cannot fetch the parts computed meanwhile.

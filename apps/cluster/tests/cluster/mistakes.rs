@@ -28,21 +28,10 @@ fn on_the_command_line_are_named() {
             "expected a whole number from 1 to 1000000",
         ),
         (
-            &[
-                "run",
-                "--input",
-                "x",
-                "--output",
-                "y",
-                "--scheduler",
-                "localhost:50050",
-            ],
+            &["run", "--input", "x", "--output", "y", "--scheduler", "localhost:50050"],
             "expected df://HOST:PORT, got \"localhost:50050\"",
         ),
-        (
-            &["executor", "--scheduler", "df://a:b"],
-            "expected df://HOST:PORT",
-        ),
+        (&["executor", "--scheduler", "df://a:b"], "expected df://HOST:PORT"),
         (&["executor", "--port", "0"], "--port"),
         (&["executor", "--host", "localhost"], "--host"),
         (
@@ -101,34 +90,18 @@ fn in_files_are_named() {
         "expected a folder with files named *.parquet, got none of them",
     );
     fs::write(&input, "id,text\n1,not a Parquet file\n").unwrap();
-    check(
-        &input,
-        &output,
-        "input.parquet: expected a Parquet file or a folder of them",
-    );
+    check(&input, &output, "input.parquet: expected a Parquet file or a folder of them");
 
     data::write(&input, &data::texts(20), 20);
     let whole = fs::read(&input).unwrap();
     check(&input, &dir, "expected a file, got a folder");
-    check(
-        &input,
-        &dir.join("no/folder"),
-        "expected a place to write to",
-    );
+    check(&input, &dir.join("no/folder"), "expected a place to write to");
     check(&input, &input, "expected a file that is no part of --input");
-    check(
-        &dir,
-        &dir.join("new.parquet"),
-        "expected a file that is no part of --input",
-    );
+    check(&dir, &dir.join("new.parquet"), "expected a file that is no part of --input");
     assert_eq!(fs::read(&input).unwrap(), whole);
 
     fs::write(&input, &whole[..whole.len() / 2]).unwrap();
-    check(
-        &input,
-        &output,
-        "input.parquet: expected a Parquet file or a folder of them",
-    );
+    check(&input, &output, "input.parquet: expected a Parquet file or a folder of them");
     let mut damaged = whole.clone();
     damaged[4..40].fill(0xaa);
     fs::write(&input, damaged).unwrap();
@@ -154,20 +127,11 @@ fn in_queries_are_named() {
             "SELECT embed(id) FROM data",
             "embed: expected a text (Utf8, LargeUtf8 or Utf8View), got Int64",
         ),
-        (
-            "SELECT embed() FROM data",
-            "embed: expected one text, got 0 arguments",
-        ),
-        (
-            "SELECT embed(text, 'x') FROM data",
-            "embed: expected one text, got 2 arguments",
-        ),
+        ("SELECT embed() FROM data", "embed: expected one text, got 0 arguments"),
+        ("SELECT embed(text, 'x') FROM data", "embed: expected one text, got 2 arguments"),
         ("SELECT classify(id) FROM data", "classify: expected a text"),
         (&create, "--sql: Error during planning: DML not supported"),
-        (
-            "CREATE TABLE x AS SELECT 1",
-            "--sql: Error during planning: DDL not supported",
-        ),
+        ("CREATE TABLE x AS SELECT 1", "--sql: Error during planning: DDL not supported"),
         (
             "SET datafusion.execution.batch_size = 1",
             "--sql: Error during planning: Statement not supported",

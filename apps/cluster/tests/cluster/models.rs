@@ -33,18 +33,10 @@ fn float_and_quantized_checkpoints_agree() {
 
         let options = ["--model", model];
         let cluster = Cluster::start(&[&options, &options]);
-        ok(&run(
-            &input,
-            &output,
-            &["--model", model, "--scheduler", &cluster.url],
-        ));
+        ok(&run(&input, &output, &["--model", model, "--scheduler", &cluster.url]));
         assert!(data::bits(&output) == embedded, "{model} on a cluster");
     }
-    let message = error(&run(
-        &input,
-        &output,
-        &["--model", quantized, "--preset", "int8"],
-    ));
+    let message = error(&run(&input, &output, &["--model", quantized, "--preset", "int8"]));
     let expected = "expected float weights for the preset int8, got quantized ones";
     assert!(message.contains(expected), "{message}");
 }
@@ -58,11 +50,7 @@ fn every_preset_has_the_same_bits_on_a_cluster() {
         let options = ["--preset", preset];
         ok(&run(&input, &alone, &options));
         let cluster = Cluster::start(&[&options, &options]);
-        ok(&run(
-            &input,
-            &output,
-            &["--preset", preset, "--scheduler", &cluster.url],
-        ));
+        ok(&run(&input, &output, &["--preset", preset, "--scheduler", &cluster.url]));
         assert!(data::bits(&output) == data::bits(&alone), "{preset}");
     }
 }
@@ -108,11 +96,7 @@ fn queries_of_several_stages_are_the_same_on_a_cluster() {
     ];
     for sql in sqls {
         ok(&run(&input, &alone, &["--sql", sql]));
-        ok(&run(
-            &input,
-            &output,
-            &["--sql", sql, "--scheduler", &cluster.url],
-        ));
+        ok(&run(&input, &output, &["--sql", sql, "--scheduler", &cluster.url]));
         assert_eq!(data::rows(&output), data::rows(&alone), "{sql}");
     }
 }
@@ -129,10 +113,6 @@ fn a_mistake_on_a_cluster_is_named() {
     let expected = "expected at most 64 tokens, got ";
     assert!(message.contains(expected), "{message}");
     assert!(!output.exists());
-    ok(&run(
-        &input,
-        &output,
-        &["--scheduler", &cluster.url, "--truncate"],
-    ));
+    ok(&run(&input, &output, &["--scheduler", &cluster.url, "--truncate"]));
     assert_eq!(data::bits(&output).len(), 3000);
 }

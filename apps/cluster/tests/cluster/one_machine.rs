@@ -18,10 +18,7 @@ fn expected(texts: &[Option<String>]) -> Bits {
     let answer = |text: &String| {
         let tokens = encoder.tokenizer.encode(Input::Text(text), None).unwrap();
         let head = Head::Embedding;
-        let task = Task {
-            tokens: &tokens,
-            head,
-        };
+        let task = Task { tokens: &tokens, head };
         let answer = encoder.model.answer(&[task]).unwrap().concat();
         answer.iter().map(|x| x.to_bits()).collect()
     };
@@ -117,19 +114,14 @@ fn long_texts_are_cut_if_told_so() {
     ok(&run(&input, &output, &["--truncate"]));
     let bits = data::bits(&output);
     assert_eq!(bits.len(), 2);
-    assert!(
-        bits.values()
-            .all(|it| it.as_ref().is_some_and(|it| it.len() == 128))
-    );
+    assert!(bits.values().all(|it| it.as_ref().is_some_and(|it| it.len() == 128)));
 }
 
 /// README.md begins with `sample.parquet`; DYNQUANT_WRITE_SAMPLE=1 writes it.
 #[test]
 fn the_sample_has_the_texts_of_the_assets() {
     let lines = std::fs::read_to_string(Path::new(data::ASSETS).join("heldout.tsv")).unwrap();
-    let texts = lines
-        .lines()
-        .map(|line| line.split_once('\t').unwrap().1.to_owned());
+    let texts = lines.lines().map(|line| line.split_once('\t').unwrap().1.to_owned());
     let texts: Vec<Option<String>> = texts.map(Some).collect();
     let sample = Path::new(env!("CARGO_MANIFEST_DIR")).join("sample.parquet");
     if std::env::var_os("DYNQUANT_WRITE_SAMPLE").is_some() {
@@ -138,10 +130,6 @@ fn the_sample_has_the_texts_of_the_assets() {
     let dir = data::folder("sample");
     let (input, output) = (dir.join("input"), dir.join("output"));
     data::write(&input, &texts, 1000);
-    ok(&run(
-        &sample,
-        &output,
-        &["--sql", "SELECT * FROM data ORDER BY id"],
-    ));
+    ok(&run(&sample, &output, &["--sql", "SELECT * FROM data ORDER BY id"]));
     assert_eq!(data::rows(&output), data::rows(&input));
 }

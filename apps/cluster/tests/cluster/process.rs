@@ -63,22 +63,15 @@ pub struct Process {
 
 impl Process {
     pub fn start(words: &[&str]) -> Self {
-        let mut child = command(words)
-            .stdout(Stdio::null())
-            .stderr(Stdio::piped())
-            .spawn()
-            .unwrap();
+        let mut child =
+            command(words).stdout(Stdio::null()).stderr(Stdio::piped()).spawn().unwrap();
         let lines = BufReader::new(child.stderr.take().unwrap()).lines();
         let logs = Arc::new(Mutex::new(Vec::new()));
         let kept = Arc::clone(&logs);
         let reader = std::thread::spawn(move || {
             lines.for_each(|line| kept.lock().unwrap().push(line.unwrap()));
         });
-        Self {
-            child,
-            logs,
-            reader: Some(reader),
-        }
+        Self { child, logs, reader: Some(reader) }
     }
 
     pub fn logs(&self) -> String {
