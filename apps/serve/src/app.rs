@@ -3,21 +3,17 @@
 use std::sync::Arc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use axum::extract::Request;
 use candle_dynquant_decoder::Texts;
 use candle_dynquant_decoder::sampling::Sampling;
 use dynquant_embed::{Config, Encoder, ImageEmbedder, Prompts, Tokenizer};
-use serde::de::DeserializeOwned;
 use tokio::sync::watch;
 
-use crate::body;
-use crate::error::Refusal;
+use crate::error::{Kind, Refusal};
 use crate::generate::{GenerationJob, Grammars};
-use crate::limits::{Admission, Limits};
+use crate::limits::Limits;
 use crate::metrics::Metrics;
 use crate::queue::{Job, Queue, Text};
 
-/// The state that requests share.
 pub struct App {
     /// The names of the model; answers state the first.
     pub names: Vec<String>,
@@ -44,7 +40,6 @@ pub enum Served {
     Generator(Generator),
 }
 
-/// A model from texts to embeddings and classes.
 pub struct Embedder {
     pub config: Config,
     pub kind: ModelKind,
@@ -63,7 +58,6 @@ pub struct Pictures {
     pub queue: Queue<Job<Vec<f32>>>,
 }
 
-/// The prompt before a text.
 #[derive(Clone)]
 pub struct Before {
     pub prompt: String,
@@ -89,40 +83,30 @@ pub enum ModelKind {
 impl ModelKind {
     pub fn new(encoder: &Encoder) -> Self {
         if encoder.is_reranker() {
-            Self::Reranker
-        } else if encoder.model.is_classifier() {
-            Self::Classifier
-        } else {
-            Self::Embedder
+            return Self::Reranker;
         }
+        if encoder.model.is_classifier() { Self::Classifier } else { Self::Embedder }
     }
 }
 
 impl Embedder {
-    /// The length of a token's vector.
     pub fn token_size(&self) -> usize {
-        if self.config.is_multi_vector() {
-            self.config.embedding_size
-        } else {
-            self.config.hidden_size
-        }
+        let Config { embedding_size, hidden_size, .. } = self.config;
+        if self.config.is_multi_vector() { embedding_size } else { hidden_size }
     }
 
-    /// The prompt of a request, which may name one.
     pub fn prompt(&self, name: Option<&str>) -> Result<Before, Refusal> {
         let Some(name) = name else {
             return Ok(self.default_prompt.clone());
         };
-        let prompt = self.prompts.named(name);
-        let prompt = prompt.map(|prompt| Before::new(prompt, Some(name)));
-        prompt.map_err(|e| Refusal::invalid("prompt_name", format!("prompt_name: {e}")))
+        let prompt = self.prompts.named(name).map(|prompt| Before::new(prompt, Some(name)));
+        prompt.map_err(|fault| Refusal::invalid("prompt_name", fault))
     }
 }
 
 /// A model from prompts to texts.
 pub struct Generator {
     pub texts: Arc<Texts>,
-    /// The default sampling.
     pub sampling: Sampling,
     /// The most tokens of a prompt and its text together.
     pub context: usize,
@@ -132,22 +116,18 @@ pub struct Generator {
 }
 
 impl App {
-    /// Checks that the model accepts requests.
     pub fn check_open(&self) -> Result<(), Refusal> {
         if *self.stopping.borrow() { Err(Refusal::shutting_down()) } else { Ok(()) }
     }
 
     /// The model, if it has embeddings.
     pub fn embedder(&self) -> Result<&Embedder, Refusal> {
-        match &self.served {
-            Served::Embedder(embedder) => Ok(embedder),
-            Served::Generator(_) => Err(Refusal::other_model(
-                "the model has no embeddings and classes: it generates texts",
-            )),
-            Served::Pictures(_) => {
-                Err(Refusal::other_model("the model takes no texts: it has embeddings of pictures"))
-            }
-        }
+        let message = match &self.served {
+            Served::Embedder(embedder) => return Ok(embedder),
+            Served::Generator(_) => "the model has no embeddings and classes: it generates texts",
+            Served::Pictures(_) => "the model takes no texts: it has embeddings of pictures",
+        };
+        Err(Refusal::new(Kind::OtherModel, message))
     }
 
     /// The model of pictures, if there is one.
@@ -157,45 +137,28 @@ impl App {
             Served::Embedder(embedder) => embedder.pictures.as_ref(),
             Served::Generator(_) => None,
         };
-        pictures.ok_or_else(|| {
-            Refusal::other_model("the model has no embeddings of pictures: it takes texts")
-        })
+        let message = "the model has no embeddings of pictures: it takes texts";
+        pictures.ok_or_else(|| Refusal::new(Kind::OtherModel, message))
     }
 
     /// The model, if it generates texts.
     pub fn generator(&self) -> Result<&Generator, Refusal> {
-        match &self.served {
-            Served::Generator(generator) => Ok(generator),
-            Served::Embedder(_) | Served::Pictures(_) => Err(Refusal::other_model(
-                "the model generates no texts: it answers with embeddings",
-            )),
+        if let Served::Generator(generator) = &self.served {
+            return Ok(generator);
         }
+        let message = "the model generates no texts: it answers with embeddings";
+        Err(Refusal::new(Kind::OtherModel, message))
     }
 
-    /// Checks the model's name in a request.
     pub fn check_model(&self, name: &str) -> Result<(), Refusal> {
         if self.names.iter().any(|known| known == name) {
-            Ok(())
-        } else {
-            Err(Refusal::unknown_model(&self.names, name))
+            return Ok(());
         }
-    }
-
-    /// The model's name in answers.
-    pub fn stated_name(&self) -> String {
-        self.names.first().cloned().unwrap_or_default()
-    }
-
-    /// Admits a request, and parses its JSON body.
-    pub async fn receive<T: DeserializeOwned + Send + 'static>(
-        &self,
-        request: Request,
-    ) -> Result<(T, Admission), Refusal> {
-        body::json(request, &self.limits, self.transfer, self.stopping.clone()).await
+        let fault = format!("expected {}, got {name:?}", self.names.join(" or "));
+        Err(Refusal::at(Kind::UnknownModel, "model", "model", fault))
     }
 }
 
-/// The seconds since 1970.
 pub fn now() -> u64 {
     let now = SystemTime::now().duration_since(UNIX_EPOCH);
     now.map_or(0, |now| now.as_secs())

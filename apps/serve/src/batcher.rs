@@ -10,56 +10,22 @@ use std::sync::Arc;
 use std::thread::{Builder, JoinHandle};
 use std::time::Instant;
 
-use dynquant_embed::{ImageEmbedder, Model, Task};
 use tokio::sync::mpsc::UnboundedReceiver;
 
 use crate::metrics::Metrics;
-use crate::queue::{Job, Text, TextAnswer};
+use crate::queue::{Job, TextAnswer};
 
-/// A model that is asked for vectors.
-pub trait Answers: Send + 'static {
-    type Input: Send + 'static;
-
-    /// The number of tokens of an input.
-    fn tokens(&self, input: &Self::Input) -> usize;
-
-    /// The answers, each with the same bits as if it were alone.
-    fn answer(&self, inputs: &[&Self::Input]) -> anyhow::Result<Vec<Vec<f32>>>;
-}
-
-impl Answers for Model {
-    type Input = Text;
-
-    fn tokens(&self, input: &Text) -> usize {
-        input.tokens.len()
-    }
-
-    fn answer(&self, inputs: &[&Text]) -> anyhow::Result<Vec<Vec<f32>>> {
-        let tasks = inputs.iter().map(|input| Task { tokens: &input.tokens, head: input.head });
-        Model::answer(self, &tasks.collect::<Vec<_>>())
-    }
-}
-
-impl Answers for Arc<ImageEmbedder> {
-    type Input = Vec<f32>;
-
-    fn tokens(&self, _: &Vec<f32>) -> usize {
-        ImageEmbedder::tokens(self)
-    }
-
-    fn answer(&self, inputs: &[&Vec<f32>]) -> anyhow::Result<Vec<Vec<f32>>> {
-        ImageEmbedder::answer(self, inputs)
-    }
-}
-
-/// Starts the thread. It ends when the last sender of jobs is dropped and all jobs are answered.
-pub fn start<M: Answers>(
-    model: M,
-    jobs: UnboundedReceiver<Job<M::Input>>,
+/// Starts the thread of a model, of whose inputs `tokens` is the number of tokens, and `answer` gives
+/// the answers, each with the same bits as if it were alone. The thread ends when the last sender of
+/// jobs is dropped and all jobs are answered.
+pub fn start<I: Send + 'static>(
+    jobs: UnboundedReceiver<Job<I>>,
     max_tokens: usize,
     metrics: Arc<Metrics>,
+    tokens: impl Fn(&I) -> usize + Send + 'static,
+    answer: impl Fn(&[&I]) -> anyhow::Result<Vec<Vec<f32>>> + Send + 'static,
 ) -> io::Result<JoinHandle<()>> {
-    let mut batcher = Batcher { model, jobs, held: None, max_tokens, metrics };
+    let mut batcher = Batcher { tokens, answer, jobs, held: None, max_tokens, metrics };
     let run = move || {
         while let Some(batch) = batcher.next_batch() {
             batcher.answer(batch);
@@ -68,26 +34,31 @@ pub fn start<M: Answers>(
     Builder::new().name("model".to_owned()).spawn(run)
 }
 
-struct Batcher<M: Answers> {
-    model: M,
-    jobs: UnboundedReceiver<Job<M::Input>>,
+struct Batcher<I, T, A> {
+    tokens: T,
+    answer: A,
+    jobs: UnboundedReceiver<Job<I>>,
     /// The job that did not fit into the last batch.
-    held: Option<Job<M::Input>>,
+    held: Option<Job<I>>,
     max_tokens: usize,
     metrics: Arc<Metrics>,
 }
 
-impl<M: Answers> Batcher<M> {
+impl<I, T, A> Batcher<I, T, A>
+where
+    T: Fn(&I) -> usize,
+    A: Fn(&[&I]) -> anyhow::Result<Vec<Vec<f32>>>,
+{
     /// Waits for a job, and takes all others that fit beside it; `None` when no more can come.
-    fn next_batch(&mut self) -> Option<Vec<Job<M::Input>>> {
+    fn next_batch(&mut self) -> Option<Vec<Job<I>>> {
         let first = match self.held.take() {
             Some(job) => job,
             None => self.jobs.blocking_recv()?,
         };
-        let mut tokens = self.model.tokens(&first.input);
+        let mut tokens = (self.tokens)(&first.input);
         let mut batch = vec![first];
         while let Ok(job) = self.jobs.try_recv() {
-            let more = self.model.tokens(&job.input);
+            let more = (self.tokens)(&job.input);
             if tokens + more > self.max_tokens {
                 self.held = Some(job);
                 break;
@@ -99,14 +70,14 @@ impl<M: Answers> Batcher<M> {
         Some(batch)
     }
 
-    fn answer(&self, batch: Vec<Job<M::Input>>) {
+    fn answer(&self, batch: Vec<Job<I>>) {
         if batch.is_empty() {
             return;
         }
         let start = Instant::now();
-        let inputs: Vec<&M::Input> = batch.iter().map(|job| &job.input).collect();
-        let answers = answers(&self.model, &inputs);
-        let tokens = inputs.iter().map(|input| self.model.tokens(input)).sum();
+        let inputs: Vec<&I> = batch.iter().map(|job| &job.input).collect();
+        let answers = answers(&self.answer, &inputs);
+        let tokens = inputs.iter().map(|input| (self.tokens)(input)).sum();
         let waited = batch.iter().map(|job| start.saturating_duration_since(job.since));
         self.metrics.batch(start, tokens, waited);
         for (job, answer) in batch.into_iter().zip(answers) {
@@ -117,9 +88,12 @@ impl<M: Answers> Batcher<M> {
 
 /// The answers to all inputs. If they fail together, each is computed alone, so that an error
 /// concerns only the texts that cause it.
-fn answers<M: Answers>(model: &M, inputs: &[&M::Input]) -> Vec<TextAnswer> {
+fn answers<I>(
+    answer: &impl Fn(&[&I]) -> anyhow::Result<Vec<Vec<f32>>>,
+    inputs: &[&I],
+) -> Vec<TextAnswer> {
     // A panic concerns the texts of this batch; the next batch may succeed.
-    let message = match catch_unwind(AssertUnwindSafe(|| model.answer(inputs))) {
+    let message = match catch_unwind(AssertUnwindSafe(|| answer(inputs))) {
         Ok(Ok(answers)) => return answers.into_iter().map(Ok).collect(),
         Ok(Err(error)) => format!("the model failed: {error:#}"),
         Err(_) => "the model panicked".to_owned(),
@@ -128,8 +102,7 @@ fn answers<M: Answers>(model: &M, inputs: &[&M::Input]) -> Vec<TextAnswer> {
     if inputs.len() == 1 {
         return vec![Err(message)];
     }
-    let alone = inputs.chunks(1).flat_map(|input| answers(model, input));
-    alone.collect()
+    inputs.chunks(1).flat_map(|input| answers(answer, input)).collect()
 }
 
 /// Checks that the numbers are finite, since JSON has no others.
@@ -146,19 +119,20 @@ mod tests {
     use dynquant_embed::{Encoder, Head, Input};
 
     use super::*;
+    use crate::queue::Text;
 
     /// Requesting classes from a model without them is such an error.
     #[test]
     fn a_text_that_fails_ends_no_other() {
         const FOLDER: &str = "../../assets/reference/encoders/bert";
         let encoder = Encoder::open(FOLDER.as_ref(), None).unwrap();
-        let tokens = encoder.tokenizer.encode(Input::Text("river"), None);
-        let tokens = tokens.unwrap();
+        let tokens = encoder.tokenizer.encode(Input::Text("river"), None).unwrap();
         let inputs =
             [Head::Embedding, Head::Classes].map(|head| Text { tokens: tokens.clone(), head });
         let inputs = inputs.each_ref();
-        let alone = answers(&encoder.model, &inputs[..1]).remove(0).unwrap();
-        let found = answers(&encoder.model, &inputs);
+        let model = Text::answers_of(encoder.model);
+        let alone = answers(&model, &inputs[..1]).remove(0).unwrap();
+        let found = answers(&model, &inputs);
         assert_eq!((&found[0], found[1].is_err()), (&Ok(alone), true));
     }
 }

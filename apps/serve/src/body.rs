@@ -1,7 +1,5 @@
 //! Bodies of requests and answers, within the limits.
 
-use std::time::Duration;
-
 use axum::body::{Body, Bytes};
 use axum::extract::Request;
 use axum::http::header::{CONTENT_LENGTH, CONTENT_TYPE};
@@ -9,10 +7,10 @@ use axum::response::{IntoResponse, Response};
 use http_body_util::BodyExt;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
-use tokio::sync::watch;
 use tokio::time::{Instant, sleep_until, timeout_at};
 
-use crate::error::Refusal;
+use crate::app::App;
+use crate::error::{Kind, Refusal};
 use crate::limits::{Admission, Limits};
 use crate::workers::LARGE;
 
@@ -20,45 +18,48 @@ use crate::workers::LARGE;
 /// it reads would not see the answer if the connection closed early.
 const DRAINED: usize = 8;
 
-/// Admits a request and parses its JSON body, whatever its content type says: `curl -d` sends a
-/// form's. The body must arrive within `time`, and before the server is `stopping`.
-pub async fn json<T: DeserializeOwned + Send + 'static>(
-    request: Request,
-    limits: &Limits,
-    time: Duration,
-    mut stopping: watch::Receiver<bool>,
-) -> Result<(T, Admission), Refusal> {
-    let end = Instant::now() + time;
-    let stated = request.headers().get(CONTENT_LENGTH);
-    let stated = stated.and_then(|length| length.to_str().ok()?.parse().ok());
-    let mut body = request.into_body();
-    let read = tokio::select! {
-        biased;
-        _ = stopping.wait_for(|stopping| *stopping) => Err(Refusal::shutting_down()),
-        read = read(&mut body, stated, limits) => read,
-        () = sleep_until(end) => return Err(Refusal::body_too_slow(time.as_secs())),
-    };
-    match read {
-        Ok((bytes, Admission { request, memory })) => {
-            let length = bytes.len();
-            let parse = move || (serde_json::from_slice(&bytes), memory);
-            // Parsing a body of this length takes microseconds.
-            let (parsed, memory) = if length <= LARGE {
-                parse()
-            } else {
-                limits.workers.run(length, |_| parse()).await?
-            };
-            let parsed = parsed.map_err(|error| {
-                Refusal::malformed(format!("the body: expected JSON for this route: {error}"))
-            })?;
-            Ok((parsed, Admission { request, memory }))
-        }
-        Err(refusal) => {
+impl App {
+    /// Admits a request and parses its JSON body, whatever its content type says: `curl -d` sends a
+    /// form's. The body must arrive in time, and before the server stops.
+    pub async fn receive<T: DeserializeOwned + Send + 'static>(
+        &self,
+        request: Request,
+    ) -> Result<(T, Admission), Refusal> {
+        let end = Instant::now() + self.transfer;
+        let mut stopping = self.stopping.clone();
+        let stated = request.headers().get(CONTENT_LENGTH);
+        let stated = stated.and_then(|length| length.to_str().ok()?.parse().ok());
+        let mut body = request.into_body();
+        let read = tokio::select! {
+            biased;
+            _ = stopping.wait_for(|stopping| *stopping) => Err(Refusal::shutting_down()),
+            read = read(&mut body, stated, &self.limits) => read,
+            () = sleep_until(end) => {
+                let seconds = self.transfer.as_secs();
+                let fault = format!("the body: expected all of it within {seconds} s, got a part");
+                return Err(Refusal::new(Kind::BodyTooSlow, fault));
+            }
+        };
+        if read.is_err() {
             // A body that is drained late is still refused for the first reason.
-            let _ = timeout_at(end, drain(&mut body, limits.body_bytes)).await;
-            Err(refusal)
+            let _ = timeout_at(end, drain(&mut body, self.limits.body_bytes)).await;
         }
+        let (bytes, Admission { request, memory }) = read?;
+        let length = bytes.len();
+        let parse = move || (serde_json::from_slice(&bytes), memory);
+        // Parsing a body of this length takes microseconds.
+        let (parsed, memory) = if length <= LARGE {
+            parse()
+        } else {
+            self.limits.workers.run(length, |_| parse()).await?
+        };
+        let parsed = parsed.map_err(|e| malformed(format!("expected JSON for this route: {e}")))?;
+        Ok((parsed, Admission { request, memory }))
     }
+}
+
+fn malformed(fault: String) -> Refusal {
+    Refusal::new(Kind::Invalid, format!("the body: {fault}"))
 }
 
 /// Reads the body; each part is counted before it is kept.
@@ -69,18 +70,23 @@ async fn read(
 ) -> Result<(Vec<u8>, Admission), Refusal> {
     let mut admission = limits.admit()?;
     let limit = limits.body_bytes;
+    let too_large = || {
+        let got = stated.map_or("more".to_owned(), |got| got.to_string());
+        let message = format!("the body: expected at most {limit} bytes, got {got}");
+        Refusal::new(Kind::BodyTooLarge, message)
+    };
     if stated.is_some_and(|stated| stated > limit as u64) {
-        return Err(Refusal::body_too_large(limit, stated));
+        return Err(too_large());
     }
     let mut bytes = Vec::new();
     while let Some(frame) = body.frame().await {
-        let frame = frame.map_err(|error| Refusal::malformed(format!("the body: {error}")))?;
+        let frame = frame.map_err(|error| malformed(error.to_string()))?;
         // Trailers carry no body.
         let Some(part) = frame.data_ref() else {
             continue;
         };
         if part.len() > limit - bytes.len() {
-            return Err(Refusal::body_too_large(limit, stated));
+            return Err(too_large());
         }
         admission.memory.hold(part.len())?;
         bytes.extend_from_slice(part);

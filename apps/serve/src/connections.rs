@@ -71,7 +71,7 @@ pub async fn accept(
         // Answers are written whole, so delaying a packet gains nothing. A connection that refuses
         // the option works without it.
         let _ = stream.set_nodelay(true);
-        let io = TokioIo::new(Impatient::new(stream, terms.transfer));
+        let io = TokioIo::new(Impatient { stream, time: terms.transfer, late: None });
         let connection = terms.http.serve_connection(io, terms.router.clone());
         let connection = open.watch(connection);
         tokio::spawn(async move {
@@ -91,11 +91,6 @@ struct Impatient {
 }
 
 impl Impatient {
-    fn new(stream: TcpStream, time: Duration) -> Self {
-        let late = None;
-        Self { stream, time, late }
-    }
-
     fn in_time<T>(
         &mut self,
         context: &mut Context<'_>,

@@ -1,12 +1,11 @@
 //! Requests that are refused or fail, in the formats of both APIs.
 
 use std::borrow::Cow;
-use std::fmt;
+use std::fmt::{Arguments, Display};
 
-use axum::Json;
 use axum::http::{HeaderValue, StatusCode, header::RETRY_AFTER};
 use axum::response::{IntoResponse, Response};
-use serde::Serialize;
+use axum::{Extension, Json};
 use serde_json::{Value, json};
 
 /// The longest message, in bytes: it may quote an input as long as a body, and nobody may read it.
@@ -20,17 +19,29 @@ pub fn cut(text: &str, most: usize) -> Cow<'_, str> {
     }
 }
 
-/// The reason why a request was refused, or failed.
-#[derive(Debug)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Api {
+    OpenAi,
+    /// text-embeddings-inference's.
+    Tei,
+}
+
+impl Api {
+    pub fn of(path: &str) -> Self {
+        let is_openai = path.starts_with("/v1/") || path == "/embeddings";
+        if is_openai { Self::OpenAi } else { Self::Tei }
+    }
+}
+
+#[derive(Clone, Debug)]
 pub struct Refusal {
-    kind: RefusalKind,
+    kind: Kind,
     message: String,
-    /// The part of the request at fault.
     param: Option<Cow<'static, str>>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum RefusalKind {
+pub enum Kind {
     Invalid,
     Empty,
     BodyTooLarge,
@@ -38,223 +49,114 @@ enum RefusalKind {
     UnknownModel,
     NoSuchRoute,
     WrongMethod,
+    /// The prompt is longer than the context.
     TooLong,
+    /// The model is made for another route.
     OtherModel,
     Overloaded,
     ShuttingDown,
+    /// The model did not answer.
     Failed,
 }
 
+impl Kind {
+    /// The status, the type and the code in OpenAI's API, and the status and the type in
+    /// text-embeddings-inference.
+    fn formats(self) -> (u16, &'static str, Option<&'static str>, u16, &'static str) {
+        const REQUEST: &str = "invalid_request_error";
+        match self {
+            Self::Invalid => (400, REQUEST, None, 422, "Validation"),
+            Self::Empty => (400, REQUEST, None, 400, "Empty"),
+            Self::BodyTooLarge => (413, REQUEST, None, 413, "Validation"),
+            Self::BodyTooSlow => (408, REQUEST, None, 408, "Validation"),
+            Self::UnknownModel => (404, REQUEST, Some("model_not_found"), 422, "Validation"),
+            Self::NoSuchRoute => (404, REQUEST, Some("unknown_url"), 404, "Validation"),
+            Self::WrongMethod => (405, REQUEST, None, 405, "Validation"),
+            Self::TooLong => (400, REQUEST, Some("context_length_exceeded"), 422, "Validation"),
+            Self::OtherModel => (400, REQUEST, None, 424, "Backend"),
+            Self::Overloaded => (429, "requests", Some("rate_limit_exceeded"), 429, "Overloaded"),
+            Self::ShuttingDown => (503, "server_error", None, 503, "Unhealthy"),
+            Self::Failed => (500, "server_error", None, 424, "Backend"),
+        }
+    }
+}
+
 impl Refusal {
-    fn new(kind: RefusalKind, message: impl AsRef<str>) -> Self {
+    pub fn new(kind: Kind, message: impl AsRef<str>) -> Self {
         Self { kind, message: cut(message.as_ref(), LONGEST).into_owned(), param: None }
     }
 
-    fn at(self, param: impl Into<Cow<'static, str>>) -> Self {
-        let param = Some(param.into());
-        Self { param, ..self }
+    /// A fault of kind `kind` at `place`, within the field `param`.
+    pub fn at(
+        kind: Kind,
+        param: impl Into<Cow<'static, str>>,
+        place: &str,
+        fault: impl Display,
+    ) -> Self {
+        Self { param: Some(param.into()), ..Self::new(kind, format!("{place}: {fault}")) }
     }
 
-    /// The value at `param` is not understood or not allowed.
-    pub fn invalid(param: impl Into<Cow<'static, str>>, message: impl AsRef<str>) -> Self {
-        Self::new(RefusalKind::Invalid, message).at(param)
+    /// The value of the field `param` is not understood or not allowed.
+    pub fn invalid(param: impl Into<Cow<'static, str>>, fault: impl Display) -> Self {
+        let param = param.into();
+        Self::at(Kind::Invalid, param.clone(), &param, fault)
     }
 
-    /// The body does not fit the route.
-    pub fn malformed(message: impl AsRef<str>) -> Self {
-        Self::new(RefusalKind::Invalid, message)
+    /// Refuses a request in which a condition on the field `param` does not hold.
+    pub fn unless(holds: bool, param: &'static str, fault: Arguments<'_>) -> Result<(), Self> {
+        if holds { Ok(()) } else { Err(Self::invalid(param, fault)) }
     }
 
-    /// The list of texts at `param` is empty.
     pub fn empty(param: &'static str) -> Self {
-        let message = format!("{param}: expected at least one text, got none");
-        Self::new(RefusalKind::Empty, message).at(param)
+        Self::at(Kind::Empty, param, param, "expected at least one text, got none")
     }
 
-    /// A text at a place of `param` is empty.
-    pub fn empty_text(param: &'static str, place: &str) -> Self {
-        let message = format!("{place}: expected a text, got an empty one");
-        Self::new(RefusalKind::Empty, message).at(param)
+    /// More work at a time than a limit allows.
+    pub fn overloaded(most: Arguments<'_>) -> Self {
+        Self::new(Kind::Overloaded, format!("overloaded: expected at most {most}"))
     }
 
-    /// The body is longer than `limit`; `got` is its length, if the request states it.
-    pub fn body_too_large(limit: usize, got: Option<u64>) -> Self {
-        let got = got.map_or("more".to_owned(), |got| got.to_string());
-        let message = format!("the body: expected at most {limit} bytes, got {got}");
-        Self::new(RefusalKind::BodyTooLarge, message)
-    }
-
-    /// The body did not arrive in time.
-    pub fn body_too_slow(seconds: u64) -> Self {
-        let message = format!("the body: expected all of it within {seconds} s, got a part");
-        Self::new(RefusalKind::BodyTooSlow, message)
-    }
-
-    /// The request names another model.
-    pub fn unknown_model(known: &[String], got: &str) -> Self {
-        let message = format!("model: expected {}, got {got:?}", known.join(" or "));
-        Self::new(RefusalKind::UnknownModel, message).at("model")
-    }
-
-    /// The path has no route.
-    pub fn no_such_route(path: &str) -> Self {
-        Self::new(RefusalKind::NoSuchRoute, format!("there is no route {path:?}"))
-    }
-
-    /// The path does not take this method.
-    pub fn wrong_method(method: &str, path: &str) -> Self {
-        let message = format!("{path:?} does not take the method {method}");
-        Self::new(RefusalKind::WrongMethod, message)
-    }
-
-    /// The request asks for classes, and the model has no classification head.
-    pub fn no_classifier() -> Self {
-        Self::other_model("the model has no classification head: it answers with embeddings only")
-    }
-
-    /// The model is made for another route.
-    pub fn other_model(message: &str) -> Self {
-        Self::new(RefusalKind::OtherModel, message)
-    }
-
-    /// The prompt is longer than the context.
-    pub fn too_long(limit: usize, got: usize) -> Self {
-        let message = format!("the prompt: expected at most {limit} tokens, got {got}");
-        Self::new(RefusalKind::TooLong, message)
-    }
-
-    fn overloaded(most: fmt::Arguments<'_>) -> Self {
-        Self::new(RefusalKind::Overloaded, format!("overloaded: expected at most {most}"))
-    }
-
-    /// The maximum number of requests is being answered.
-    pub fn too_many_requests(limit: usize) -> Self {
-        Self::overloaded(format_args!("{limit} requests at a time, got one more"))
-    }
-
-    /// The maximum number of connections is open.
-    pub fn too_many_connections(limit: usize) -> Self {
-        Self::overloaded(format_args!("{limit} connections at a time, got one more"))
-    }
-
-    /// Bodies and answers take all of their memory.
-    pub fn too_many_bytes(limit: usize) -> Self {
-        Self::overloaded(format_args!("{limit} bytes of large requests at a time, got more"))
-    }
-
-    /// The texts do not fit into the free part of the queue.
-    pub fn queue_full(capacity: usize, free: usize, got: usize) -> Self {
-        Self::overloaded(format_args!(
-            "{free} texts, the room left in the queue of {capacity}, got {got}"
-        ))
-    }
-
-    /// The server accepts no new requests.
     pub fn shutting_down() -> Self {
-        Self::new(RefusalKind::ShuttingDown, "the server is shutting down")
+        Self::new(Kind::ShuttingDown, "the server is shutting down")
     }
 
-    /// The model did not answer.
     pub fn failed(message: impl AsRef<str>) -> Self {
-        Self::new(RefusalKind::Failed, message)
+        Self::new(Kind::Failed, message)
     }
 
-    fn respond(&self, status: StatusCode, body: impl Serialize) -> Response {
-        let mut response = (status, Json(body)).into_response();
-        if matches!(self.kind, RefusalKind::Overloaded | RefusalKind::ShuttingDown) {
-            let second = HeaderValue::from_static("1");
-            response.headers_mut().insert(RETRY_AFTER, second);
+    pub fn no_thread() -> Self {
+        Self::failed("the model's thread has ended")
+    }
+
+    /// The error as a body, or as an event of a stream.
+    pub fn body(&self, api: Api) -> Value {
+        let (_, kind, code, _, tei) = self.kind.formats();
+        match api {
+            Api::OpenAi => json!({"error": {
+                "message": self.message,
+                "type": kind,
+                "param": self.param,
+                "code": code,
+            }}),
+            Api::Tei => json!({"error": self.message, "error_type": tei}),
+        }
+    }
+
+    pub fn respond(&self, api: Api) -> Response {
+        let (openai, _, _, tei, _) = self.kind.formats();
+        let status = StatusCode::from_u16(if api == Api::OpenAi { openai } else { tei });
+        let status = status.unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
+        let mut response = (status, Json(self.body(api))).into_response();
+        if matches!(self.kind, Kind::Overloaded | Kind::ShuttingDown) {
+            response.headers_mut().insert(RETRY_AFTER, HeaderValue::from_static("1"));
         }
         response
     }
 }
 
-/// A refusal in the format of OpenAI's API.
-#[derive(Debug)]
-pub struct OpenAi(pub Refusal);
-
-impl From<Refusal> for OpenAi {
-    fn from(refusal: Refusal) -> Self {
-        Self(refusal)
-    }
-}
-
-impl OpenAi {
-    /// The error as a body, or as an event of a stream.
-    pub fn body(&self) -> Value {
-        self.status_and_body().1
-    }
-
-    fn status_and_body(&self) -> (StatusCode, Value) {
-        let request = "invalid_request_error";
-        let (status, r#type, code) = match self.0.kind {
-            RefusalKind::Invalid | RefusalKind::Empty | RefusalKind::OtherModel => {
-                (StatusCode::BAD_REQUEST, request, None)
-            }
-            RefusalKind::TooLong => {
-                (StatusCode::BAD_REQUEST, request, Some("context_length_exceeded"))
-            }
-            RefusalKind::BodyTooLarge => (StatusCode::PAYLOAD_TOO_LARGE, request, None),
-            RefusalKind::BodyTooSlow => (StatusCode::REQUEST_TIMEOUT, request, None),
-            RefusalKind::UnknownModel => (StatusCode::NOT_FOUND, request, Some("model_not_found")),
-            RefusalKind::NoSuchRoute => (StatusCode::NOT_FOUND, request, Some("unknown_url")),
-            RefusalKind::WrongMethod => (StatusCode::METHOD_NOT_ALLOWED, request, None),
-            RefusalKind::Overloaded => {
-                (StatusCode::TOO_MANY_REQUESTS, "requests", Some("rate_limit_exceeded"))
-            }
-            RefusalKind::ShuttingDown => (StatusCode::SERVICE_UNAVAILABLE, "server_error", None),
-            RefusalKind::Failed => (StatusCode::INTERNAL_SERVER_ERROR, "server_error", None),
-        };
-        let error = json!({
-            "message": self.0.message,
-            "type": r#type,
-            "param": self.0.param,
-            "code": code,
-        });
-        (status, json!({"error": error}))
-    }
-}
-
-impl IntoResponse for OpenAi {
+/// A placeholder, for which the router puts the answer in the format of the route.
+impl IntoResponse for Refusal {
     fn into_response(self) -> Response {
-        let (status, body) = self.status_and_body();
-        self.0.respond(status, body)
-    }
-}
-
-/// A refusal in the format of text-embeddings-inference.
-#[derive(Debug)]
-pub struct Tei(pub Refusal);
-
-impl From<Refusal> for Tei {
-    fn from(refusal: Refusal) -> Self {
-        Self(refusal)
-    }
-}
-
-impl IntoResponse for Tei {
-    fn into_response(self) -> Response {
-        #[derive(Serialize)]
-        struct Body<'a> {
-            error: &'a str,
-            error_type: &'a str,
-        }
-        let (status, error_type) = match self.0.kind {
-            RefusalKind::Invalid | RefusalKind::TooLong | RefusalKind::UnknownModel => {
-                (StatusCode::UNPROCESSABLE_ENTITY, "Validation")
-            }
-            RefusalKind::Empty => (StatusCode::BAD_REQUEST, "Empty"),
-            RefusalKind::BodyTooLarge => (StatusCode::PAYLOAD_TOO_LARGE, "Validation"),
-            RefusalKind::BodyTooSlow => (StatusCode::REQUEST_TIMEOUT, "Validation"),
-            RefusalKind::NoSuchRoute => (StatusCode::NOT_FOUND, "Validation"),
-            RefusalKind::WrongMethod => (StatusCode::METHOD_NOT_ALLOWED, "Validation"),
-            RefusalKind::Overloaded => (StatusCode::TOO_MANY_REQUESTS, "Overloaded"),
-            RefusalKind::ShuttingDown => (StatusCode::SERVICE_UNAVAILABLE, "Unhealthy"),
-            RefusalKind::OtherModel | RefusalKind::Failed => {
-                (StatusCode::FAILED_DEPENDENCY, "Backend")
-            }
-        };
-        let body = Body { error: &self.0.message, error_type };
-        self.0.respond(status, body)
+        Extension(self).into_response()
     }
 }

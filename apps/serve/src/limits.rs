@@ -5,14 +5,12 @@ use crate::options::Options;
 use crate::places::{Permit, Places};
 use crate::workers::{LARGE, Workers};
 
-/// The limits of requests, and the places that they take. The tokenizer limits the tokens of a
-/// text.
+/// The limits of requests, and the places that they take; the tokenizer limits tokens.
 pub struct Limits {
     /// The most texts of a request.
     pub texts: usize,
     /// The largest body, in bytes.
     pub body_bytes: usize,
-    /// Connections.
     pub connections: Places,
     /// The requests to the model, from their head to the last byte of the answer.
     pub requests: Places,
@@ -24,7 +22,6 @@ pub struct Limits {
 }
 
 impl Limits {
-    /// The limits of the command line.
     pub fn new(options: &Options) -> Self {
         Self {
             // A request with more texts would never fit into the queue.
@@ -40,24 +37,23 @@ impl Limits {
 
     /// Admits a request, before its body takes memory.
     pub fn admit(&self) -> Result<Admission, Refusal> {
-        let request = self.requests.take(1);
-        let too_many = || Refusal::too_many_requests(self.requests.total);
+        let most = self.requests.total;
+        let too_many =
+            || Refusal::overloaded(format_args!("{most} requests at a time, got one more"));
         Ok(Admission {
-            request: request.ok_or_else(too_many)?,
+            request: self.requests.take(1).ok_or_else(too_many)?,
             memory: Memory { size: 0, held: None, bytes: self.bytes.clone() },
         })
     }
 
     /// Checks the number of texts of a request, in the field `param`.
     pub fn check_texts(&self, param: &'static str, got: usize) -> Result<(), Refusal> {
-        match got {
-            0 => Err(Refusal::empty(param)),
-            _ if got > self.texts => Err(Refusal::invalid(
-                param,
-                format!("{param}: expected at most {} texts, got {got}", self.texts),
-            )),
-            _ => Ok(()),
+        if got == 0 {
+            return Err(Refusal::empty(param));
         }
+        let most = self.texts;
+        let fault = format_args!("expected at most {most} texts, got {got}");
+        Refusal::unless(got <= most, param, fault)
     }
 
     /// Counts the bytes of an answer before it is computed, in place of its request's bytes, whose
@@ -69,13 +65,10 @@ impl Limits {
         bytes: usize,
     ) -> Result<(), Refusal> {
         let total = self.bytes.total;
-        if bytes > total {
-            let message = format!(
-                "{param}: expected texts whose answer has at most {total} bytes (--max-bytes), \
-                 got {bytes}, about"
-            );
-            return Err(Refusal::invalid(param, message));
-        }
+        let fault = format_args!(
+            "expected texts whose answer has at most {total} bytes (--max-bytes), got {bytes}, about"
+        );
+        Refusal::unless(bytes <= total, param, fault)?;
         memory.becomes(bytes)
     }
 }
@@ -106,8 +99,7 @@ impl Memory {
         self.becomes(self.size.max(bytes))
     }
 
-    /// Sets the number of bytes in memory. A single request may exceed the limit if no other is
-    /// large.
+    /// Sets the bytes in memory. A single request may exceed the limit if no other is large.
     pub fn becomes(&mut self, bytes: usize) -> Result<(), Refusal> {
         self.size = bytes;
         let total = self.bytes.total;
@@ -116,8 +108,11 @@ impl Memory {
         match &mut self.held {
             Some(permit) if wanted < held => drop(permit.split(held - wanted)),
             none_or_less => {
-                let more = self.bytes.take(wanted - held);
-                let more = more.ok_or_else(|| Refusal::too_many_bytes(total))?;
+                let fault = || {
+                    let most = format_args!("{total} bytes of large requests at a time, got more");
+                    Refusal::overloaded(most)
+                };
+                let more = self.bytes.take(wanted - held).ok_or_else(fault)?;
                 match none_or_less {
                     Some(permit) => permit.merge(more),
                     none => *none = Some(more),

@@ -7,7 +7,6 @@ mod connections;
 mod error;
 mod generate;
 mod limits;
-mod logs;
 mod metrics;
 mod options;
 mod places;
@@ -16,6 +15,7 @@ mod routes;
 mod server;
 mod workers;
 
+use std::io::{IsTerminal, stderr};
 use std::process::ExitCode;
 
 use dynquant_embed::program;
@@ -30,7 +30,22 @@ static ALLOCATOR: MiMalloc = MiMalloc;
 
 fn main() -> ExitCode {
     program::main(|options: &Options| {
-        logs::start(options);
+        start_logs(options);
         server::run(options)
     })
+}
+
+/// Starts logging on stderr: text for people, JSON for collectors.
+fn start_logs(options: &Options) {
+    let logs = tracing_subscriber::fmt()
+        .with_writer(stderr)
+        // Internal errors are printed by eprintln!, which panics if stderr is closed.
+        .log_internal_errors(false)
+        .with_max_level(options.log_level)
+        .with_target(false);
+    if options.log_json {
+        logs.json().flatten_event(true).init()
+    } else {
+        logs.with_ansi(stderr().is_terminal()).init()
+    }
 }

@@ -7,24 +7,21 @@ use prometheus_client::metrics::counter::Counter;
 use prometheus_client::metrics::family::Family;
 use prometheus_client::metrics::gauge::Gauge;
 use prometheus_client::metrics::histogram::{Histogram, exponential_buckets};
-use prometheus_client::registry::{Registry, Unit};
+use prometheus_client::registry::{Metric, Registry, Unit};
 
 use crate::limits::Limits;
 
-/// A route and the status of its answer.
 #[derive(Clone, Debug, Hash, PartialEq, Eq, EncodeLabelSet)]
-pub struct Outcome {
-    pub route: String,
-    pub status: u16,
+struct Outcome {
+    route: String,
+    status: u16,
 }
 
-/// A route.
 #[derive(Clone, Debug, Hash, PartialEq, Eq, EncodeLabelSet)]
-pub struct Route {
-    pub route: String,
+struct Route {
+    route: String,
 }
 
-/// All counters, gauges and histograms.
 pub struct Metrics {
     registry: Registry,
     requests: Family<Outcome, Counter>,
@@ -38,7 +35,6 @@ pub struct Metrics {
     pub generation: Generation,
 }
 
-/// The metrics of generated texts.
 pub struct Generation {
     prompt_tokens: Counter,
     cached_tokens: Counter,
@@ -54,77 +50,71 @@ pub struct Generation {
     wait: Histogram,
 }
 
-/// A histogram of times from 0.1 ms to 13 s.
-fn times() -> Histogram {
+/// A registered counter, gauge or family of these.
+fn new<M: Metric + Clone + Default>(all: &mut Registry, name: &str, help: &str) -> M {
+    let metric = M::default();
+    all.register(name, help, metric.clone());
+    metric
+}
+
+/// A registered histogram of sizes from `first` on, each bucket twice as large as the one before.
+fn sizes(all: &mut Registry, name: &str, help: &str, first: f64, buckets: u16) -> Histogram {
+    let metric = Histogram::new(exponential_buckets(first, 2., buckets));
+    all.register(name, help, metric.clone());
+    metric
+}
+
+fn times(all: &mut Registry, name: &str, help: &str) -> Histogram {
+    let metric = seconds();
+    all.register_with_unit(name, help, Unit::Seconds, metric.clone());
+    metric
+}
+
+fn seconds() -> Histogram {
     Histogram::new(exponential_buckets(1e-4, 2., 18))
 }
 
 impl Metrics {
-    /// All metrics at 0, except the taken places of `limits`.
-    pub fn new(limits: &Limits) -> Self {
-        let mut metrics = Self {
-            registry: Registry::with_prefix("dynquant"),
-            requests: Family::default(),
-            latency: Family::new_with_constructor(times),
-            wait: times(),
-            batch_texts: Histogram::new(exponential_buckets(1., 2., 11)),
-            batch_tokens: Histogram::new(exponential_buckets(4., 2., 12)),
-            batch_time: times(),
-            texts: Counter::default(),
-            tokens: Counter::default(),
-            generation: Generation::new(),
-        };
-        metrics.register(limits);
-        metrics
-    }
-
-    /// The metrics of a server that generates texts.
-    pub fn of_generation(limits: &Limits) -> Self {
-        let mut metrics = Self::new(limits);
-        metrics.generation.register(&mut metrics.registry);
-        metrics
-    }
-
-    fn register(&mut self, limits: &Limits) {
-        let all = &mut self.registry;
-        let help = "Requests answered, by route and status";
-        all.register("requests", help, self.requests.clone());
+    /// All metrics at 0, except the taken places of `limits`; those of generated texts are listed
+    /// only for a generator.
+    pub fn new(limits: &Limits, is_generator: bool) -> Self {
+        let [mut registry, mut unlisted] = [(); 2].map(|()| Registry::with_prefix("dynquant"));
+        let all = &mut registry;
+        let requests = new(all, "requests", "Requests answered, by route and status");
+        let latency = Family::<Route, Histogram>::new_with_constructor(seconds);
         let help = "From the head of a request to its answer";
-        all.register_with_unit("request_duration", help, Unit::Seconds, self.latency.clone());
-        let help = "Connections";
-        all.register("connections", help, limits.connections.clone());
-        let help = "Requests of the model, from their head to the last byte of their answer";
-        all.register("requests_in_flight", help, limits.requests.clone());
-        let help = "Bytes of large bodies and answers in memory";
-        all.register("bytes_held", help, limits.bytes.clone());
-        let help = "Texts that are tokenized, wait, or are computed";
-        all.register("queue_length", help, limits.queue.clone());
-        let help = "Time that texts waited for the model";
-        all.register_with_unit("queue_duration", help, Unit::Seconds, self.wait.clone());
-        let help = "Texts of a batch";
-        all.register("batch_texts", help, self.batch_texts.clone());
-        let help = "Tokens of a batch";
-        all.register("batch_tokens", help, self.batch_tokens.clone());
-        let help = "Time that the model took for a batch";
-        all.register_with_unit("batch_duration", help, Unit::Seconds, self.batch_time.clone());
-        let help = "Texts computed";
-        all.register("texts", help, self.texts.clone());
-        let help = "Tokens computed, special ones included";
-        all.register("tokens", help, self.tokens.clone());
+        all.register_with_unit("request_duration", help, Unit::Seconds, latency.clone());
+        let in_flight = "Requests of the model, from their head to the last byte of their answer";
+        for (name, help, places) in [
+            ("connections", "Connections", &limits.connections),
+            ("requests_in_flight", in_flight, &limits.requests),
+            ("bytes_held", "Bytes of large bodies and answers in memory", &limits.bytes),
+            ("queue_length", "Texts that are tokenized, wait, or are computed", &limits.queue),
+        ] {
+            all.register(name, help, places.clone());
+        }
+        Self {
+            requests,
+            latency,
+            wait: times(all, "queue_duration", "Time that texts waited for the model"),
+            batch_texts: sizes(all, "batch_texts", "Texts of a batch", 1., 11),
+            batch_tokens: sizes(all, "batch_tokens", "Tokens of a batch", 4., 12),
+            batch_time: times(all, "batch_duration", "Time that the model took for a batch"),
+            texts: new(all, "texts", "Texts computed"),
+            tokens: new(all, "tokens", "Tokens computed, special ones included"),
+            generation: Generation::new(if is_generator { all } else { &mut unlisted }),
+            registry,
+        }
     }
 
-    /// Counts an answered request.
     pub fn request(&self, route: &str, status: u16, start: Instant) {
         let route = route.to_owned();
         let time = start.elapsed().as_secs_f64();
-        let of_route = Route { route: route.clone() };
-        self.latency.get_or_create(&of_route).observe(time);
-        let outcome = Outcome { route, status };
-        self.requests.get_or_create(&outcome).inc();
+        self.latency.get_or_create(&Route { route: route.clone() }).observe(time);
+        self.requests.get_or_create(&Outcome { route, status }).inc();
     }
 
-    /// Counts a batch of `tokens` tokens, computed from `start` on, and the waiting times of its
-    /// texts.
+    /// Counts a batch, computed from `start` on, and the waiting times of its texts.
     pub fn batch(
         &self,
         start: Instant,
@@ -136,12 +126,9 @@ impl Metrics {
         self.batch_tokens.observe(tokens as f64);
         self.texts.inc_by(waited.len() as u64);
         self.tokens.inc_by(tokens as u64);
-        for waited in waited {
-            self.wait.observe(waited.as_secs_f64());
-        }
+        waited.for_each(|waited| self.wait.observe(waited.as_secs_f64()));
     }
 
-    /// All metrics in the text format of OpenMetrics.
     pub fn text(&self) -> Result<String, std::fmt::Error> {
         let mut text = String::new();
         prometheus_client::encoding::text::encode(&mut text, &self.registry)?;
@@ -150,70 +137,43 @@ impl Metrics {
 }
 
 impl Generation {
-    fn new() -> Self {
+    fn new(all: &mut Registry) -> Self {
+        let cached = "Tokens of prompts found in the cache, and not read";
+        let waits =
+            "Texts that wait for a place in the batch, or for room for their keys and values";
+        let prefixes = "Bytes of keys and values of ended texts, for others that begin as these do";
+        let accepted = "Tokens guessed rightly, among those generated";
         Self {
-            prompt_tokens: Counter::default(),
-            cached_tokens: Counter::default(),
-            tokens: Counter::default(),
-            drafted_tokens: Counter::default(),
-            accepted_tokens: Counter::default(),
-            running: Gauge::default(),
-            waiting: Gauge::default(),
-            cache_bytes: Gauge::default(),
-            prefix_bytes: Gauge::default(),
-            step_texts: Histogram::new(exponential_buckets(1., 2., 9)),
-            step_time: times(),
-            wait: times(),
+            prompt_tokens: new(all, "prompt_tokens", "Tokens of prompts read"),
+            cached_tokens: new(all, "cached_prompt_tokens", cached),
+            tokens: new(all, "generated_tokens", "Tokens generated"),
+            drafted_tokens: new(all, "drafted_tokens", "Tokens guessed and checked"),
+            accepted_tokens: new(all, "accepted_tokens", accepted),
+            running: new(all, "sequences_running", "Texts that are being generated"),
+            waiting: new(all, "sequences_waiting", waits),
+            cache_bytes: new(all, "cache_bytes", "Bytes reserved for keys and values"),
+            prefix_bytes: new(all, "prefix_bytes", prefixes),
+            step_texts: sizes(all, "step_texts", "Texts of a step", 1., 9),
+            step_time: times(all, "step_duration", "Time that the model took for a step"),
+            wait: times(all, "sequence_wait", "Time that texts waited for a place in the batch"),
         }
     }
 
-    fn register(&self, all: &mut Registry) {
-        let help = "Tokens of prompts read";
-        all.register("prompt_tokens", help, self.prompt_tokens.clone());
-        let help = "Tokens of prompts found in the cache, and not read";
-        all.register("cached_prompt_tokens", help, self.cached_tokens.clone());
-        let help = "Tokens generated";
-        all.register("generated_tokens", help, self.tokens.clone());
-        let help = "Tokens guessed and checked";
-        all.register("drafted_tokens", help, self.drafted_tokens.clone());
-        let help = "Tokens guessed rightly, among those generated";
-        all.register("accepted_tokens", help, self.accepted_tokens.clone());
-        let help = "Texts that are being generated";
-        all.register("sequences_running", help, self.running.clone());
-        let help =
-            "Texts that wait for a place in the batch, or for room for their keys and values";
-        all.register("sequences_waiting", help, self.waiting.clone());
-        let help = "Bytes reserved for keys and values";
-        all.register("cache_bytes", help, self.cache_bytes.clone());
-        let help = "Bytes of keys and values of ended texts, for others that begin as these do";
-        all.register("prefix_bytes", help, self.prefix_bytes.clone());
-        let help = "Texts of a step";
-        all.register("step_texts", help, self.step_texts.clone());
-        let (unit, help) = (Unit::Seconds, "Time that the model took for a step");
-        all.register_with_unit("step_duration", help, unit.clone(), self.step_time.clone());
-        let help = "Time that texts waited for a place in the batch";
-        all.register_with_unit("sequence_wait", help, unit, self.wait.clone());
-    }
-
-    /// Counts a text that joins the batch: the waiting time, and the tokens of the prompt that were
-    /// found in the cache.
+    /// Counts a text that joins the batch, with the tokens of its prompt found in the cache.
     pub fn joined(&self, since: Instant, cached: usize) {
         self.wait.observe(since.elapsed().as_secs_f64());
         self.cached_tokens.inc_by(cached as u64);
     }
 
-    /// Sets the numbers of texts that are generated and that wait, the bytes of keys and values,
-    /// and those of ended texts.
+    /// Sets the texts that are generated and that wait, and the bytes of all and of ended texts.
     pub fn now(&self, counts: [usize; 4]) {
-        let bytes = [&self.cache_bytes, &self.prefix_bytes];
-        let gauges = [&self.running, &self.waiting].into_iter().chain(bytes);
-        for (gauge, count) in gauges.zip(counts) {
+        let gauges = [&self.running, &self.waiting, &self.cache_bytes, &self.prefix_bytes];
+        for (gauge, count) in gauges.into_iter().zip(counts) {
             gauge.set(count as i64);
         }
     }
 
-    /// Counts a step of `texts` texts, with its tokens of prompts, and its written, guessed and
-    /// rightly guessed tokens.
+    /// Counts a step, with its written, guessed and rightly guessed tokens.
     pub fn step(&self, start: Instant, texts: usize, prompt_tokens: usize, counts: [usize; 3]) {
         self.step_time.observe(start.elapsed().as_secs_f64());
         self.step_texts.observe(texts as f64);

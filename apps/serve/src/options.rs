@@ -158,7 +158,6 @@ impl Options {
     }
 }
 
-/// Parses a number of 1 or more.
 fn positive(text: &str) -> Result<usize, String> {
     match text.parse() {
         // Sums of two such numbers do not overflow, and semaphores accept them.

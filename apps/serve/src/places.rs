@@ -22,19 +22,16 @@ pub struct Places {
 pub type Permit = OwnedSemaphorePermit;
 
 impl Places {
-    /// `total` free places.
     pub fn new(total: usize) -> Self {
         let total = total.min(Semaphore::MAX_PERMITS);
         let free = Arc::new(Semaphore::new(total));
         Self { free, total }
     }
 
-    /// The number of free places.
     pub fn free(&self) -> usize {
         self.free.available_permits()
     }
 
-    /// Takes `count` places if these are free.
     pub fn take(&self, count: usize) -> Option<Permit> {
         let count = u32::try_from(count).ok()?;
         Arc::clone(&self.free).try_acquire_many_owned(count).ok()
@@ -46,7 +43,6 @@ impl Places {
         Arc::clone(&self.free).acquire_owned().await.ok()
     }
 
-    /// Waits until all places are free.
     pub async fn all_free(&self) {
         let all = u32::try_from(self.total).unwrap_or(u32::MAX);
         let _ = self.free.acquire_many(all).await;

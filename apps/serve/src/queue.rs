@@ -2,7 +2,7 @@
 
 use std::time::Instant;
 
-use dynquant_embed::{Head, Tokens};
+use dynquant_embed::{Head, Model, Task, Tokens};
 use tokio::sync::{mpsc, oneshot};
 
 use crate::error::Refusal;
@@ -15,6 +15,16 @@ pub type TextAnswer = Result<Vec<f32>, String>;
 pub struct Text {
     pub tokens: Tokens,
     pub head: Head,
+}
+
+impl Text {
+    /// The model as a function of texts.
+    pub fn answers_of(model: Model) -> impl Fn(&[&Self]) -> anyhow::Result<Vec<Vec<f32>>> {
+        move |texts| {
+            let tasks = texts.iter().map(|text| Task { tokens: &text.tokens, head: text.head });
+            model.answer(&tasks.collect::<Vec<_>>())
+        }
+    }
 }
 
 /// A text or a picture on its way to the model.
@@ -32,8 +42,7 @@ impl<I> Job<I> {
         self.reply.is_closed()
     }
 
-    /// Sends the answer after freeing the place: its receiver may send another request. The client
-    /// may have hung up.
+    /// Sends the answer after freeing the place: its receiver may send another request.
     pub fn answer(self, answer: TextAnswer) {
         drop(self.place);
         let _ = self.reply.send(answer);
@@ -62,14 +71,15 @@ impl<J> Queue<J> {
     /// Takes places for `texts` texts before anything is computed for them.
     pub fn reserve(&self, texts: usize) -> Result<Permit, Refusal> {
         let (total, free) = (self.places.total, self.places.free());
-        let places = self.places.take(texts);
-        places.ok_or_else(|| Refusal::queue_full(total, free, texts))
+        self.places.take(texts).ok_or_else(|| {
+            Refusal::overloaded(format_args!(
+                "{free} texts, the room left in the queue of {total}, got {texts}"
+            ))
+        })
     }
 
-    /// Queues a job that has a place.
     pub fn send(&self, job: J) -> Result<(), Refusal> {
-        let sent = self.jobs.send(job);
-        sent.map_err(|_| Refusal::failed("the model's thread has ended"))
+        self.jobs.send(job).map_err(|_| Refusal::no_thread())
     }
 }
 
@@ -89,8 +99,7 @@ impl<I> Queue<Job<I>> {
         }
         let mut answers = Vec::with_capacity(replies.len());
         for reply in replies {
-            let answer = reply.await;
-            let answer = answer.map_err(|_| Refusal::failed("the model's thread has ended"))?;
+            let answer = reply.await.map_err(|_| Refusal::no_thread())?;
             answers.push(answer.map_err(Refusal::failed)?);
         }
         Ok(answers)

@@ -13,6 +13,17 @@ pub const LARGE: usize = 64 << 10;
 /// The size in bytes up to which a hop to another thread takes about as long as the work.
 const SHORT: usize = 1024;
 
+/// The client that waits for work.
+pub struct Client(Weak<()>);
+
+impl Client {
+    /// Checks that the client still waits; the refusal is for nobody.
+    pub fn check(&self) -> Result<(), Refusal> {
+        let is_waiting = self.0.strong_count() > 0;
+        is_waiting.then_some(()).ok_or_else(|| Refusal::failed("the client has hung up"))
+    }
+}
+
 /// The threads of the runtime, in two groups, so that large requests do not delay small ones.
 pub struct Workers {
     small: Places,
@@ -20,28 +31,13 @@ pub struct Workers {
     large: Places,
 }
 
-/// The client that waits for work.
-pub struct Client(Weak<()>);
-
-impl Client {
-    /// Checks that the client still waits; the refusal is for nobody.
-    pub fn check(&self) -> Result<(), Refusal> {
-        match self.0.strong_count() {
-            0 => Err(Refusal::failed("the client has hung up")),
-            _ => Ok(()),
-        }
-    }
-}
-
 impl Workers {
-    /// The threads: one per core, and one per two cores for large requests. More would gain
-    /// nothing.
+    /// One per core, and one per two cores for large requests. More would gain nothing.
     pub fn new() -> Self {
         let cores = available_parallelism().map_or(1, usize::from);
         Self { small: Places::new(cores), large: Places::new((cores / 2).max(1)) }
     }
 
-    /// The number of workers.
     pub fn count(&self) -> usize {
         self.small.total + self.large.total
     }

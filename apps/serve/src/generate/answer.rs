@@ -6,7 +6,7 @@ use std::task::{Context, Poll};
 
 use candle_dynquant_decoder::sampling::LogProbs;
 use candle_dynquant_decoder::{Decoding, FinishReason, Texts};
-use tokio::sync::mpsc::UnboundedReceiver;
+use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 
 use super::calls::{ARGUMENTS, Call, Calls, Functions};
 use super::marks::special_token;
@@ -15,10 +15,8 @@ use super::sequence::Event;
 use super::stops::{StopStrings, Stops};
 use crate::error::Refusal;
 
-/// A part of a text.
 #[derive(Default)]
 pub struct Piece {
-    /// The index of the text.
     pub index: usize,
     pub text: String,
     /// The reasoning before the text, where it is separate.
@@ -39,16 +37,6 @@ pub struct Logged {
     pub offset: usize,
 }
 
-/// A prompt in the model's thread.
-pub struct Prompted {
-    /// The number of tokens of the prompt.
-    pub tokens: usize,
-    /// The last tokens of the prompt.
-    pub end: Vec<u32>,
-    pub events: UnboundedReceiver<Event>,
-}
-
-/// The texts of a request while they are written.
 pub struct Answer {
     texts: Arc<Texts>,
     choices: Vec<Choice>,
@@ -60,7 +48,6 @@ pub struct Answer {
 /// The numbers of tokens of a request.
 #[derive(Clone, Copy, Default)]
 pub struct Counts {
-    /// The tokens of the prompts.
     pub prompt: usize,
     /// The tokens of the prompts that were found in the cache.
     pub cached: usize,
@@ -69,25 +56,34 @@ pub struct Counts {
 }
 
 impl Answer {
-    /// The texts of prompts, which end at any of the stop strings.
-    pub fn new(texts: Arc<Texts>, prompts: Vec<Prompted>, stops: &Arc<StopStrings>) -> Self {
-        Self {
-            texts,
-            marks: Vec::new(),
-            counts: Counts {
-                prompt: prompts.iter().map(|prompt| prompt.tokens).sum(),
-                ..Counts::default()
-            },
-            choices: (prompts.into_iter())
-                .map(|prompt| Choice::new(prompt, Stops::new(Arc::clone(stops))))
-                .collect(),
-        }
+    /// No texts yet.
+    pub fn new(texts: Arc<Texts>) -> Self {
+        Self { texts, choices: Vec::new(), marks: Vec::new(), counts: Counts::default() }
+    }
+
+    /// Adds the text after a prompt, which ends at any of the stop strings; returns the end of the
+    /// channel for the model's thread.
+    pub fn add(&mut self, prompt: &[u32], stops: &Arc<StopStrings>) -> UnboundedSender<Event> {
+        let (sender, events) = unbounded_channel();
+        self.counts.prompt += prompt.len();
+        self.choices.push(Choice {
+            events: Some(events),
+            prompt_end: prompt[prompt.len().saturating_sub(8)..].to_vec(),
+            decoding: Decoding::default(),
+            stops: Stops::new(Arc::clone(stops)),
+            reasoning: None,
+            calls: None,
+            held: VecDeque::new(),
+            certain: 0,
+            bytes: 0,
+            characters: 0,
+        });
+        sender
     }
 
     /// Separates reasoning from the answers, if the chat template marks it.
     pub fn separate_reasoning(&mut self) {
-        let template = self.texts.template.as_ref();
-        if !template.is_some_and(|template| template.has_reasoning) {
+        if !self.texts.template.as_ref().is_some_and(|template| template.has_reasoning) {
             return;
         }
         self.show(reasoning::MARKS);
@@ -114,7 +110,6 @@ impl Answer {
         }
     }
 
-    /// The number of texts.
     pub fn count(&self) -> usize {
         self.choices.len()
     }
@@ -128,16 +123,14 @@ impl Answer {
                     is_open = true;
                     break;
                 };
-                let ended = || Event::Failed(Refusal::failed("the model's thread has ended"));
-                let event = event.unwrap_or_else(ended);
+                let event = event.unwrap_or_else(|| Event::Failed(Refusal::no_thread()));
                 match event {
                     Event::Begun(cached) => self.counts.cached += cached,
                     Event::Token(..) => self.counts.written += 1,
                     _ => (),
                 }
-                let piece = choice
-                    .take(&self.texts, &self.marks, event)
-                    .map(|piece| Piece { index, ..piece });
+                let piece = choice.take(&self.texts, &self.marks, event);
+                let piece = piece.map(|piece| Piece { index, ..piece });
                 if !piece.as_ref().is_ok_and(Piece::is_empty) {
                     return Poll::Ready(Some(piece));
                 }
@@ -153,7 +146,6 @@ impl Answer {
 }
 
 impl Piece {
-    /// The approximate size in memory, in bytes.
     pub fn bytes(&self) -> usize {
         let texts = |logged: &Logged| {
             let top = logged.top.iter().map(|(token, _)| token.len());
@@ -170,7 +162,6 @@ impl Piece {
     }
 }
 
-/// The state of a text.
 struct Choice {
     /// The events of the text; `None` after its end.
     events: Option<UnboundedReceiver<Event>>,
@@ -181,28 +172,12 @@ struct Choice {
     calls: Option<Calls>,
     /// The tokens whose text is not certain, each with the number of bytes before it.
     held: VecDeque<(usize, Logged)>,
-    /// The number of certain bytes.
     certain: usize,
     bytes: usize,
     characters: usize,
 }
 
 impl Choice {
-    fn new(prompt: Prompted, stops: Stops) -> Self {
-        Self {
-            events: Some(prompt.events),
-            prompt_end: prompt.end,
-            decoding: Decoding::default(),
-            stops,
-            reasoning: None,
-            calls: None,
-            held: VecDeque::new(),
-            certain: 0,
-            bytes: 0,
-            characters: 0,
-        }
-    }
-
     fn take(
         &mut self,
         texts: &Texts,
@@ -238,7 +213,7 @@ impl Choice {
         let (mut calls, mut has_called) = (Vec::new(), false);
         if let Some(separate) = &mut self.calls {
             (text, calls) = separate.push(&text, finish.is_some());
-            has_called = separate.count() > 0;
+            has_called = separate.count > 0;
             if separate.is_done() {
                 finish = Some(FinishReason::Stop);
             }

@@ -1,7 +1,6 @@
 //! Calls of tools in an answer, apart from the text around them.
 
-use std::collections::hash_map::RandomState;
-use std::hash::{BuildHasher, Hasher};
+use std::hash::{BuildHasher, RandomState};
 use std::mem::take;
 use std::sync::Arc;
 
@@ -16,13 +15,10 @@ use super::xml;
 /// The mark between the name of a function and its arguments.
 pub const ARGUMENTS: &str = "[ARGS]";
 
-/// The functions that a request offers.
 pub struct Functions {
     pub format: ToolFormat,
     pub names: Vec<String>,
-    /// The schemas of their arguments.
     pub parameters: Vec<Value>,
-    /// Whether a text has one call at most.
     pub is_single: bool,
 }
 
@@ -41,11 +37,10 @@ impl Functions {
     fn read(&self, text: &str) -> Option<Vec<Written>> {
         let text = text.trim();
         let calls: Vec<Written> = match self.format {
-            ToolFormat::Xml => {
-                let calls = xml::read(text, &self.names, &self.parameters)?.into_iter();
-                let written = calls.map(|(name, arguments)| Written { name, arguments });
-                written.collect()
-            }
+            ToolFormat::Xml => xml::read(text, &self.names, &self.parameters)?
+                .into_iter()
+                .map(|(name, arguments)| Written { name, arguments })
+                .collect(),
             ToolFormat::MistralArguments => behind_names(text)?,
             _ if text.starts_with('[') => serde_json::from_str(text).ok()?,
             _ => vec![serde_json::from_str(text).ok()?],
@@ -81,9 +76,7 @@ fn behind_names(text: &str) -> Option<Vec<Written>> {
     }
 }
 
-/// A call of a function.
 pub struct Call {
-    /// The number of calls before it.
     pub index: usize,
     pub id: String,
     pub name: String,
@@ -92,7 +85,6 @@ pub struct Call {
 }
 
 impl Call {
-    /// The approximate size in memory, in bytes.
     pub fn bytes(&self) -> usize {
         size_of::<Self>() + self.id.len() + self.name.len() + self.arguments.len()
     }
@@ -101,7 +93,7 @@ impl Call {
 /// A name for a call: some templates take only nine letters and digits.
 fn id() -> String {
     const DIGITS: &[u8; 36] = b"0123456789abcdefghijklmnopqrstuvwxyz";
-    let random = RandomState::new().build_hasher().finish();
+    let random = RandomState::new().hash_one(());
     let digit = |place| char::from(DIGITS[(random / 36_u64.pow(place) % 36) as usize]);
     (0..9).map(digit).collect()
 }
@@ -118,7 +110,8 @@ pub struct Calls {
     /// Whether there was other text, and whether a call is the last that there was.
     has_text: bool,
     is_behind: bool,
-    count: usize,
+    /// The number of calls so far.
+    pub count: usize,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -134,24 +127,11 @@ enum State {
 }
 
 impl Calls {
-    /// A text from its start.
     pub fn new(functions: Arc<Functions>) -> Self {
         let is_whole = functions.marks()[0].is_empty();
-        Self {
-            functions,
-            state: if is_whole { State::Begin } else { State::Outside },
-            held: String::new(),
-            body: String::new(),
-            space: String::new(),
-            has_text: false,
-            is_behind: false,
-            count: 0,
-        }
-    }
-
-    /// The number of calls so far.
-    pub fn count(&self) -> usize {
-        self.count
+        let state = if is_whole { State::Begin } else { State::Outside };
+        let [held, body, space] = [const { String::new() }; 3];
+        Self { functions, state, held, body, space, has_text: false, is_behind: false, count: 0 }
     }
 
     /// Whether nothing may follow.
@@ -159,8 +139,7 @@ impl Calls {
         self.state == State::Done
     }
 
-    /// Adds text; returns the text and the calls that are certain. The space around calls is left
-    /// out.
+    /// Adds text; returns the certain text and calls, without the space around calls.
     pub fn push(&mut self, text: &str, is_end: bool) -> (String, Vec<Call>) {
         let mut held = take(&mut self.held) + text;
         let (mut out, mut calls) = (String::new(), Vec::new());
@@ -223,19 +202,13 @@ impl Calls {
             let text = format!("{space}{begin}{body}{closed}");
             return self.say(&text, out);
         };
-        let most = if functions.is_single {
+        let most = if functions.is_single { 1 } else { written.len() };
+        if functions.is_single {
             self.state = State::Done;
-            1
-        } else {
-            written.len()
-        };
+        }
         for Written { name, arguments } in written.into_iter().take(most) {
-            calls.push(Call {
-                index: self.count,
-                id: id(),
-                name,
-                arguments: arguments.get().to_owned(),
-            });
+            let arguments = arguments.get().to_owned();
+            calls.push(Call { index: self.count, id: id(), name, arguments });
             self.count += 1;
         }
         self.is_behind = true;
@@ -259,6 +232,7 @@ impl Calls {
 mod tests {
     use serde_json::json;
 
+    use super::super::marks::in_pieces;
     use super::*;
 
     /// The text and the calls of a text that arrives in pieces of so many characters.
@@ -273,16 +247,13 @@ mod tests {
             is_single,
         };
         let mut separate = Calls::new(Arc::new(functions));
-        let chars: Vec<char> = text.chars().collect();
         let (mut all, mut calls) = (String::new(), Vec::new());
-        let pieces = chars.chunks(size).map(|piece| (piece, false));
-        for (piece, is_end) in pieces.chain([(&[][..], true)]) {
-            let piece: String = piece.iter().collect();
-            let (text, found) = separate.push(&piece, is_end);
+        in_pieces(text, size, |piece, is_end| {
+            let (text, found) = separate.push(piece, is_end);
             all += &text;
             calls.extend(found);
-        }
-        assert_eq!(separate.count(), calls.len());
+        });
+        assert_eq!(separate.count, calls.len());
         assert!((0..).zip(&calls).all(|(index, call)| call.index == index && call.id.len() == 9));
         let calls = calls.iter().map(|call| format!("{}{}", call.name, call.arguments));
         (all, calls.collect::<Vec<_>>().join(" "))
@@ -304,77 +275,61 @@ mod tests {
         const XML: &str = "<tool_call>\n<function=f>\n<parameter=a>\n7\n\n</parameter>.\n</parameter>\n\
             <parameter=b>\n7\n</parameter>\n<parameter=c>\n7\n</parameter>\n</function>\n</tool_call>";
         const OF_XML: &str = r#"f{"a": "7\n\n</parameter>.", "b": 7, "c": "7"}"#;
-        let of_g = XML.replace("=f", "=g");
+        let of_g = XML.replace("=f", "=g").replace("c>\n7", "c>\nTrue");
+        let of_g = of_g.replace("b>\n7", "b>\n[\"None\", 1e400]");
         use ToolFormat::{Hermes, Llama, Mistral, MistralArguments, Xml};
+        let check = |format, text: &str, expected: [&str; 2]| {
+            for size in [1, 2, 3, 7, 1000] {
+                let got = parts(format, false, text, size);
+                assert_eq!([&got.0, &got.1], expected, "{text:?} {size}");
+            }
+        };
         for (format, text, expected) in [
             (Hermes, F.to_owned(), ["", OF_F]),
             (Hermes, format!("\n{F}\n{g}\n"), ["", &both]),
             (Hermes, format!(" a <b>\n\n{F}\n {g} c"), [" a <b>\n\nc", &both]),
             (Hermes, format!("{F}\nc\n{g}"), ["c", &both]),
             (Hermes, format!("<tool_call>{list}</tool_call>"), ["", of_list]),
-            // Nothing but calls of known functions with an object are calls.
-            (Hermes, F.replace("\"f\"", "\"h\""), [&F.replace("\"f\"", "\"h\""), ""]),
-            (Hermes, F.replace('}', ""), [&F.replace('}', ""), ""]),
-            (
-                Hermes,
-                "a\n<tool_call>\n</tool_call>\nb".into(),
-                ["a\n<tool_call>\n</tool_call>\nb", ""],
-            ),
-            (Hermes, "<tool_call>[]</tool_call>".into(), ["<tool_call>[]</tool_call>", ""]),
             (Hermes, format!("{F}\n<tool_call> x"), ["<tool_call> x", OF_F]),
-            (
-                Hermes,
-                r#"<tool_call>{"name": "f", "arguments": "{}"}</tool_call>"#.into(),
-                [r#"<tool_call>{"name": "f", "arguments": "{}"}</tool_call>"#, ""],
-            ),
             // A text that was cut.
             (Hermes, F.trim_end_matches("</tool_call>").into(), ["", OF_F]),
-            (Hermes, F[..40].into(), [&F[..40], ""]),
-            (Hermes, "a \n <tool_ca".into(), ["a \n <tool_ca", ""]),
-            (Hermes, " \n".into(), [" \n", ""]),
             (Mistral, format!("[TOOL_CALLS] {list}"), ["", of_list]),
             (Mistral, format!("A\n[TOOL_CALLS]{list}\n"), ["A", of_list]),
-            (Mistral, format!("[TOOL_CALLS]{list} B"), [&format!("[TOOL_CALLS]{list} B"), ""]),
-            (
-                Mistral,
-                format!("[TOOL_CALLS]{}", &list[..70]),
-                [&format!("[TOOL_CALLS]{}", &list[..70]), ""],
-            ),
             (MistralArguments, format!("A [TOOL_CALLS]{named}\n"), ["A", of_named]),
-            (
-                MistralArguments,
-                format!("[TOOL_CALLS]{named} B"),
-                [&format!("[TOOL_CALLS]{named} B"), ""],
-            ),
-            (MistralArguments, format!("[TOOL_CALLS]{list}"), [&format!("[TOOL_CALLS]{list}"), ""]),
             (Xml, format!("A\n{XML}\n"), ["A", OF_XML]),
-            (
-                Xml,
-                of_g.replace(
-                    "7\n</parameter>\n<parameter=c>",
-                    "[\"None\", 1e400]\n</parameter>\n<parameter=c>",
-                )
-                .replace("c>\n7", "c>\nTrue"),
-                ["", r#"g{"a": "7\n\n</parameter>.", "b": ["None", 1e400], "c": true}"#],
-            ),
+            (Xml, of_g, ["", r#"g{"a": "7\n\n</parameter>.", "b": ["None", 1e400], "c": true}"#]),
             (
                 Xml,
                 "<tool_call><function=g></function><function=f></function></tool_call>".into(),
                 ["", "g{} f{}"],
             ),
-            (Xml, XML.replace("=f>", "=h>"), [&XML.replace("=f>", "=h>"), ""]),
-            (Xml, F.to_owned(), [F, ""]),
-            (Xml, XML[..60].into(), [&XML[..60], ""]),
             (Llama, format!(" {object}\n"), ["", r#"g{"a": {"}": "]"}}"#]),
-            (Llama, format!("It is {object}"), [&format!("It is {object}"), ""]),
-            (Llama, format!(" {object}."), [&format!(" {object}."), ""]),
-            (Llama, " {\"name\": 1}".into(), [" {\"name\": 1}", ""]),
-            (Llama, String::new(), ["", ""]),
         ] {
-            for size in [1, 2, 3, 7, 1000] {
-                let got = parts(format, false, &text, size);
-                assert_eq!([&got.0, &got.1], expected, "{text:?} {size}");
-            }
+            check(format, &text, expected);
+        }
+        // Nothing but calls of known functions with an object are calls; others are cut.
+        for (format, text) in [
+            (Hermes, F.replace("\"f\"", "\"h\"")),
+            (Hermes, F.replace('}', "")),
+            (Hermes, "a\n<tool_call>\n</tool_call>\nb".into()),
+            (Hermes, "<tool_call>[]</tool_call>".into()),
+            (Hermes, r#"<tool_call>{"name": "f", "arguments": "{}"}</tool_call>"#.into()),
+            (Hermes, F[..40].into()),
+            (Hermes, "a \n <tool_ca".into()),
+            (Hermes, " \n".into()),
+            (Mistral, format!("[TOOL_CALLS]{list} B")),
+            (Mistral, format!("[TOOL_CALLS]{}", &list[..70])),
+            (MistralArguments, format!("[TOOL_CALLS]{named} B")),
+            (MistralArguments, format!("[TOOL_CALLS]{list}")),
+            (Xml, XML.replace("=f>", "=h>")),
+            (Xml, F.to_owned()),
+            (Xml, XML[..60].into()),
+            (Llama, format!("It is {object}")),
+            (Llama, format!(" {object}.")),
+            (Llama, " {\"name\": 1}".into()),
+            (Llama, String::new()),
+        ] {
+            check(format, &text, [&text, ""]);
         }
         for size in [1, 7, 1000] {
             let single = parts(Hermes, true, &format!("a {F}{g}\nb"), size);

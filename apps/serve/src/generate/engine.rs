@@ -30,7 +30,6 @@ pub struct SharedLimits {
     pub prefill: usize,
     /// The most texts that are written at a time.
     pub sequences: usize,
-    /// The pages of caches.
     pub pages: Places,
     /// Whether texts share the pages of common prefixes.
     pub shares: bool,
@@ -47,7 +46,7 @@ pub fn start(
     metrics: Arc<Metrics>,
 ) -> io::Result<JoinHandle<()>> {
     // With one scale for a call, keys and values depend on the pieces in which they were read.
-    let shares = limits.shares && !model.is_one_by_one();
+    let shares = limits.shares && !model.one_by_one;
     let mut engine = Engine {
         prefixes: Prefixes::new(shares, limits.pages.clone()),
         model,
@@ -69,15 +68,12 @@ pub fn start(
 
 struct Engine {
     model: Model,
-    /// The tokens that end a text.
     ends: Vec<u32>,
     jobs: UnboundedReceiver<GenerationJob>,
     limits: SharedLimits,
-    /// The jobs in the order of arrival.
     waiting: VecDeque<GenerationJob>,
     running: Vec<Sequence>,
     prefixes: Prefixes<Cache>,
-    /// The number of steps so far.
     steps: u64,
     metrics: Arc<Metrics>,
 }
@@ -102,7 +98,7 @@ impl Engine {
                 self.join(job, start);
             }
             let pages = self.prefixes.counts();
-            let [all, of_ended] = pages.map(|count| count * self.model.page_bytes());
+            let [all, of_ended] = pages.map(|count| count * self.model.page_bytes);
             let counts = [self.running.len(), self.waiting.len(), all, of_ended];
             self.metrics.generation.now(counts);
             if !self.running.is_empty() {
@@ -126,29 +122,22 @@ impl Engine {
 
     fn join(&mut self, job: GenerationJob, start: Start<Cache>) {
         self.metrics.generation.joined(job.since, start.length);
-        let cache = match start.cache {
-            Some(mut cache) => {
-                cache.truncate(start.length);
-                cache
-            }
-            None => self.model.cache_for(job.positions()),
-        };
-        let draft = self.model.draft().map(|draft| draft.decoder().cache());
-        let text = Sequence::new(job, cache, draft, self.steps, start.pages);
-        self.running.push(text);
+        let mut cache = start.cache.unwrap_or_else(|| self.model.cache_for(job.positions()));
+        cache.truncate(start.length);
+        let draft = self.model.draft.as_ref().map(|draft| draft.decoder().cache());
+        self.running.push(Sequence::new(job, cache, draft, self.steps, start.pages));
     }
 
     fn step(&mut self) {
         let start = Instant::now();
         self.steps += 1;
-        let drafter = self.model.draft().map(|draft| (draft, &*self.ends));
+        let drafter = self.model.draft.as_ref().map(|draft| (draft, &*self.ends));
         let mut chosen = chosen(&mut self.running, &self.limits, self.steps, drafter);
         let prompts = chosen.iter().filter(|(sequence, _)| sequence.is_reading());
         let prompt_tokens = prompts.map(|(_, tokens)| tokens.len()).sum();
         let mut scores = read(&self.model, &mut chosen);
-        let is_finished = |text: &Sequence| !text.is_reading() && !text.is_done();
-        let finished = chosen.iter_mut().filter(|(text, _)| is_finished(text));
-        let (mut scores, vocabulary) = (&mut scores[..], self.model.vocabulary());
+        let finished = chosen.iter_mut().filter(|(text, _)| !text.is_reading() && !text.is_done);
+        let (mut scores, vocabulary) = (&mut scores[..], self.model.vocabulary);
         let finished = finished.filter_map(|(text, _)| {
             let rows = scores.split_off_mut(..text.rows() * vocabulary)?;
             Some((text, rows))
@@ -158,8 +147,7 @@ impl Engine {
         let counts = finished.par_iter_mut().map(|(text, scores)| text.write(scores, &self.ends));
         let add = |a: [usize; 3], b: [usize; 3]| [a[0] + b[0], a[1] + b[1], a[2] + b[2]];
         let counts = counts.reduce(|| [0; 3], add);
-        let generation = &self.metrics.generation;
-        generation.step(start, chosen.len(), prompt_tokens, counts);
+        self.metrics.generation.step(start, chosen.len(), prompt_tokens, counts);
     }
 }
 
@@ -174,34 +162,26 @@ fn chosen<'a>(
     step: u64,
     drafter: Option<Drafter<'_>>,
 ) -> Vec<Chosen<'a>> {
-    let prompt = |(index, sequence): (usize, &Sequence)| Prompt {
-        index,
-        left: sequence.left(),
-        turn: sequence.turn,
-    };
-    let prompts = running.iter().enumerate().map(prompt);
+    let prompts = running.iter().enumerate();
+    let prompts = prompts.map(|(index, it)| Prompt { index, left: it.left(), turn: it.turn });
     let prompts = prompts.filter(|prompt| prompt.left > 0).collect();
     for prompt in turns(prompts, limits.prefill, step) {
         running[prompt.index].turn = step;
     }
     // With many texts a step has rows enough.
     let guesses = limits.drafts / running.len().max(1);
-    let chosen = running
-        .iter_mut()
-        .filter(|sequence| !sequence.is_reading() || sequence.turn == step)
-        .map(|sequence| {
-            let tokens = sequence.unread(limits.prefill, guesses, drafter);
-            (sequence, tokens)
-        });
+    let chosen = running.iter_mut().filter(|it| !it.is_reading() || it.turn == step);
+    let chosen = chosen.map(|sequence| {
+        let tokens = sequence.unread(limits.prefill, guesses, drafter);
+        (sequence, tokens)
+    });
     chosen.collect()
 }
 
-/// A prompt that waits to be read.
 #[derive(Clone, Copy)]
 struct Prompt {
-    /// The index among all sequences.
     index: usize,
-    /// The number of tokens left to read.
+    /// The tokens left to read.
     left: usize,
     /// The step in which its last piece was read.
     turn: u64,
@@ -222,12 +202,10 @@ fn turns(mut prompts: Vec<Prompt>, prefill: usize, step: u64) -> Vec<Prompt> {
         prompts[..=longest].rotate_right(1);
     }
     let mut room = prefill;
-    prompts.retain(|prompt| match room.checked_sub(prompt.left.min(prefill)) {
-        Some(rest) => {
-            room = rest;
-            true
-        }
-        None => false,
+    prompts.retain(|prompt| {
+        let rest = room.checked_sub(prompt.left.min(prefill));
+        room = rest.unwrap_or(room);
+        rest.is_some()
     });
     prompts
 }
@@ -310,7 +288,7 @@ mod tests {
         for attention in [Precision::Float32, Precision::BFloat16, Precision::Int8] {
             let model = Opened::open(ASSETS.as_ref(), None, None, Some(attention)).unwrap().model;
             for positions in [1_usize, 63, 64, 65, 127, 128, 129, 192, 256, 257, 640, 1000] {
-                let most = positions.div_ceil(PAGE) * model.page_bytes();
+                let most = positions.div_ceil(PAGE) * model.page_bytes;
                 let mut cache = model.cache_for(positions);
                 for count in [positions - positions / 2, positions / 2] {
                     let tokens = Tensor::zeros((1, count), DType::U32, &Device::Cpu).unwrap();
@@ -358,7 +336,7 @@ mod tests {
         };
         model.step(&mut [part]).unwrap();
         let scores = read_all(&mut sequences);
-        assert_eq!(sequences.each_ref().map(Sequence::is_done), [true, false]);
+        assert_eq!(sequences.each_ref().map(|text| text.is_done), [true, false]);
         assert_eq!(scores, read_all(&mut [sequence([5, 6, 7])]));
         // Nobody begins with the wrong cache.
         let kept = sequences.map(|text| text.into_entry(0).is_some());

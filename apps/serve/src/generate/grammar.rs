@@ -15,7 +15,6 @@ use super::json::{in_one_line, literal};
 use super::marks::special_token;
 use super::{reasoning, xml};
 
-/// The grammars of a tokenizer.
 pub struct Grammars {
     texts: Arc<Texts>,
     vocabulary: usize,
@@ -31,16 +30,13 @@ pub enum Form {
     /// JSON by a schema, in one line, as Python writes it: with free space between its parts some
     /// models write nothing else.
     Json(Value),
-    /// A choice of these texts.
     Choice(Vec<String>),
-    /// A text that a regular expression matches.
     Regex(String),
     /// A text of a context-free grammar, in llguidance's variant of Lark.
     Grammar(String),
 }
 
 impl Form {
-    /// The approximate size in memory, in bytes.
     pub fn bytes(&self) -> usize {
         match self {
             Self::Json(schema) => schema.to_string().len(),
@@ -50,7 +46,6 @@ impl Form {
     }
 }
 
-/// The state of a text that keeps to a grammar.
 pub struct Grammar {
     matcher: Matcher,
     /// Whether the grammar allows any text around calls.
@@ -63,11 +58,8 @@ impl Grammars {
         Self { texts, vocabulary, ends, factory: OnceLock::new() }
     }
 
-    /// The grammar of texts of a form.
-    ///
-    /// # Errors
-    /// When a schema has something that is not checked, a grammar or an expression is malformed, or
-    /// either is too large.
+    /// The grammar of texts of a form; an error when a schema has something that is not checked, a
+    /// grammar or an expression is malformed, or either is too large.
     pub fn by_form(&self, form: Form) -> Result<Grammar, String> {
         let grammar = match form {
             Form::Json(schema) => {
@@ -83,16 +75,11 @@ impl Grammars {
             Form::Regex(regex) => TopLevelGrammar::from_regex(&regex),
             Form::Grammar(grammar) => TopLevelGrammar::from_lark(grammar),
         };
-        // Behind the first line the error quotes the grammar.
-        let compiled = self.compiled(grammar);
-        compiled.map_err(|error| error.lines().next().unwrap_or_default().to_owned())
+        self.compiled(grammar).map_err(|error| first_line(&error).to_owned())
     }
 
     /// The grammar of calls of functions whose arguments keep to a schema each: a text of nothing
     /// but calls, or any text with calls or without. Of several calls `functions` decides.
-    ///
-    /// # Errors
-    /// The errors of [`by_form`](Self::by_form).
     pub fn calls(
         &self,
         functions: &Functions,
@@ -143,13 +130,10 @@ impl Grammars {
             grammar += &self.text_before(marks[0]);
         }
         let compiled = self.compiled(TopLevelGrammar::from_lark(grammar));
-        // Behind the first line the error quotes the grammar.
-        let fault = |error: String| {
-            let line = error.lines().next().unwrap_or_default();
-            let fault = line.split_once("JSON schema: ").map(|(_, fault)| fault);
-            fault.unwrap_or(line).to_owned()
-        };
-        let grammar = compiled.map_err(fault)?;
+        let grammar = compiled.map_err(|error| {
+            let line = first_line(&error);
+            line.split_once("JSON schema: ").map_or(line, |(_, fault)| fault).to_owned()
+        })?;
         Ok(Grammar { has_text, ..grammar })
     }
 
@@ -160,30 +144,22 @@ impl Grammars {
         let special = special.collect::<Vec<_>>().join(" | ");
         let parts =
             if special.is_empty() { String::new() } else { format!("(PLAIN ({special}))* ") };
-        let (plain, before) = match self.token(mark) {
-            Some(token) => ("/(?s:.*)/".to_owned(), format!("before: text {token}")),
-            None => {
-                let mark = literal(mark);
-                let with = format!("(/(?s:.*)/ {mark} /(?s:.*)/)");
-                (
-                    format!("/(?s:.*)/ & ~{with}"),
-                    format!("before: {parts}until\nuntil[lazy]: /(?s:.*)/ {mark}"),
-                )
-            }
-        };
+        if let Some(token) = self.token(mark) {
+            return format!("text: {parts}PLAIN\nPLAIN: /(?s:.*)/\nbefore: text {token}\n");
+        }
+        let mark = literal(mark);
+        let plain = format!("/(?s:.*)/ & ~(/(?s:.*)/ {mark} /(?s:.*)/)");
+        let before = format!("before: {parts}until\nuntil[lazy]: /(?s:.*)/ {mark}");
         format!("text: {parts}PLAIN\nPLAIN: {plain}\n{before}\n")
     }
 
-    /// The special token that a mark is.
     fn token(&self, mark: &str) -> Option<String> {
         special_token(&self.texts, mark).map(|id| format!("<[{id}]>"))
     }
 
     fn compiled(&self, grammar: TopLevelGrammar) -> Result<Grammar, String> {
-        let factory = self.factory.get_or_init(|| {
-            let factory = self.factory();
-            factory.map_err(|error| format!("the tokenizer: {error:#}"))
-        });
+        let fault = |error| format!("the tokenizer: {error:#}");
+        let factory = self.factory.get_or_init(|| self.factory().map_err(fault));
         let parser = factory.as_ref()?.create_parser(grammar);
         let grammar = Matcher::new(parser);
         // The first tokens show whether the grammar has an end, and whether it is too large.
@@ -211,6 +187,11 @@ impl Grammars {
     }
 }
 
+/// The fault: behind the first line an error quotes the grammar.
+fn first_line(error: &str) -> &str {
+    error.lines().next().unwrap_or_default()
+}
+
 impl Clone for Grammar {
     fn clone(&self) -> Self {
         Self { matcher: self.matcher.deep_clone(), ..*self }
@@ -218,10 +199,7 @@ impl Clone for Grammar {
 }
 
 impl Grammar {
-    /// Excludes the tokens that may not come next.
-    ///
-    /// # Errors
-    /// When finding them takes too long.
+    /// Excludes the tokens that may not come next; an error when finding them takes too long.
     pub fn mask(&mut self, scores: &mut [f32]) -> Result<()> {
         let allowed = self.matcher.compute_mask_or_eos()?;
         for (token, score) in scores.iter_mut().enumerate() {
@@ -232,10 +210,7 @@ impl Grammar {
         Ok(())
     }
 
-    /// Adds a token to the text.
-    ///
-    /// # Errors
-    /// When the token may not come next.
+    /// Adds a token to the text, which must be one that may come next.
     pub fn push(&mut self, token: u32) -> Result<()> {
         self.matcher.consume_token(token)
     }

@@ -2,7 +2,6 @@
 
 use candle_dynquant_decoder::Texts;
 
-/// The special token of a text, if there is one.
 pub fn special_token(texts: &Texts, text: &str) -> Option<u32> {
     let id = texts.tokenizer.token_to_id(text)?;
     let added = texts.tokenizer.get_added_vocabulary();
@@ -32,4 +31,12 @@ pub fn take_before(held: &mut String, mark: &str, is_end: bool) -> (String, Opti
         std::mem::replace(&mut rest, behind)
     });
     (std::mem::replace(held, rest), space)
+}
+
+/// Gives a text to `push` in pieces of so many characters, and its end.
+#[cfg(test)]
+pub fn in_pieces(text: &str, size: usize, mut push: impl FnMut(&str, bool)) {
+    let chars: Vec<char> = text.chars().collect();
+    chars.chunks(size).for_each(|piece| push(&String::from_iter(piece), false));
+    push("", true);
 }

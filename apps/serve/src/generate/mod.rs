@@ -13,7 +13,7 @@ mod sequence;
 mod stops;
 mod xml;
 
-pub use answer::{Answer, Counts, Logged, Piece, Prompted};
+pub use answer::{Answer, Counts, Logged, Piece};
 pub use calls::{Call, Functions};
 pub use engine::{SharedLimits, start};
 pub use grammar::{Form, Grammar, Grammars};

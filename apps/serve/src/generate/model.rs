@@ -17,7 +17,6 @@ pub const PAGE: usize = 128;
 
 /// A decoder with everything needed to generate texts.
 pub struct Opened {
-    /// The name of the folder or file.
     pub name: String,
     /// The format of the weights: the name of a preset, or `quantized` for quantized files.
     pub dtype: String,
@@ -26,7 +25,6 @@ pub struct Opened {
     /// The most tokens of a text, by the model's positions and by its attention.
     pub most_tokens: usize,
     pub config: Config,
-    /// The tokens that end a text.
     pub ends: Vec<u32>,
     /// The sampling that the model's author recommends.
     pub sampling: Option<Sampling>,
@@ -64,7 +62,7 @@ impl Opened {
             dtype,
             attention: names.join(" and "),
             most_tokens: most_tokens.min(decoder.most_tokens()),
-            model: Model::new(decoder, draft, &folder.config, has_pages)?,
+            model: Model::new(decoder, draft, folder.config.vocab_size, has_pages)?,
             texts: folder.texts,
             ends: folder.ends,
             sampling: folder.sampling,
@@ -80,9 +78,7 @@ fn load(
     attention: Option<Precision>,
 ) -> Result<(Folder, Decoder, String, BTreeSet<Precision>)> {
     let folder = Folder::open(path, None)?;
-    for note in &folder.notes {
-        tracing::warn!("{note}");
-    }
+    folder.notes.iter().for_each(|note| tracing::warn!("{note}"));
     let mut decoder = folder.load()?;
     let dtype = match (folder.checkpoint.is_quantized(), preset) {
         (true, None) => "quantized",
@@ -157,11 +153,16 @@ fn name_of(path: &Path) -> String {
 /// A decoder that computes the parts of a step, each with the bits that it has alone.
 pub struct Model {
     decoder: Decoder,
-    draft: Option<DraftModel>,
-    vocabulary: usize,
-    one_by_one: bool,
-    has_pages: bool,
-    page_bytes: usize,
+    /// The model that guesses tokens.
+    pub draft: Option<DraftModel>,
+    /// The number of scores after a token.
+    pub vocabulary: usize,
+    /// Whether texts are computed one by one: with one scale for all activations of a call.
+    pub one_by_one: bool,
+    /// Whether caches can share pages. Keys and values in 8 bits are kept in one piece.
+    pub has_pages: bool,
+    /// The bytes of keys and values for [`PAGE`] positions, with those of the model that guesses.
+    pub page_bytes: usize,
 }
 
 impl Model {
@@ -169,7 +170,7 @@ impl Model {
     fn new(
         decoder: Decoder,
         draft: Option<DraftModel>,
-        config: &Config,
+        vocabulary: usize,
         has_pages: bool,
     ) -> Result<Self> {
         let one_by_one = !decoder.has_independent_rows()?;
@@ -180,43 +181,14 @@ impl Model {
         );
         let of_draft = draft.as_ref().map(|draft| page_bytes(draft.decoder()));
         let page_bytes = page_bytes(&decoder)? + of_draft.transpose()?.unwrap_or(0);
-        Ok(Self {
-            decoder,
-            draft,
-            vocabulary: config.vocab_size,
-            one_by_one,
-            has_pages,
-            page_bytes,
-        })
+        Ok(Self { decoder, draft, vocabulary, one_by_one, has_pages, page_bytes })
     }
 
-    /// Whether the sequences of a step are computed one after the other: with one scale for all
-    /// activations of a call.
-    pub fn is_one_by_one(&self) -> bool {
-        self.one_by_one
-    }
-
-    /// Whether caches can share pages. Keys and values in 8 bits are kept in one piece.
-    pub fn has_pages(&self) -> bool {
-        self.has_pages
-    }
-
-    /// The model that guesses tokens.
-    pub fn draft(&self) -> Option<&DraftModel> {
-        self.draft.as_ref()
-    }
-
-    /// The bytes of keys and values for [`PAGE`] positions, with those of the model that guesses.
-    pub fn page_bytes(&self) -> usize {
-        self.page_bytes
-    }
-
-    /// An empty cache with room for `tokens` tokens.
     pub fn cache_for(&self, tokens: usize) -> Cache {
         self.decoder.cache_for(tokens)
     }
 
-    /// Reads the parts; returns the requested scores, [`vocabulary`](Self::vocabulary) for each.
+    /// Reads the parts; returns the requested scores, `vocabulary` for each.
     pub fn step(&self, parts: &mut [Part<'_>]) -> Result<Vec<f32>> {
         let size = if self.one_by_one { 1 } else { parts.len().max(1) };
         let each = parts.chunks_mut(size).map(|parts| {
@@ -224,10 +196,5 @@ impl Model {
             Ok(scores.flatten_all()?.to_vec1::<f32>()?)
         });
         Ok(each.collect::<Result<Vec<_>>>()?.concat())
-    }
-
-    /// The number of scores after a token.
-    pub fn vocabulary(&self) -> usize {
-        self.vocabulary
     }
 }

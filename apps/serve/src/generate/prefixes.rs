@@ -26,7 +26,6 @@ pub struct Donor<'a, C> {
     pub pages: &'a [Page],
 }
 
-/// An ended text.
 pub struct Entry<C> {
     /// The tokens of all pages.
     pub tokens: Vec<u32>,
@@ -34,16 +33,6 @@ pub struct Entry<C> {
     pub pages: Vec<Page>,
     /// The step of the last use.
     pub used: u64,
-}
-
-/// A prefix that a text shares.
-struct Shared<'a, C> {
-    length: usize,
-    /// The step of the donor's last use.
-    used: u64,
-    /// The index of the donor among the ended texts, if it is one.
-    index: Option<usize>,
-    donor: Donor<'a, C>,
 }
 
 /// The start of a text.
@@ -66,7 +55,6 @@ pub struct Prefixes<C> {
 }
 
 impl<C: Clone + 'static> Prefixes<C> {
-    /// No ended text, and `places` for pages.
     pub fn new(shares: bool, places: Places) -> Self {
         Self { shares, places, entries: Vec::new(), pages: 0 }
     }
@@ -102,16 +90,17 @@ impl<C: Clone + 'static> Prefixes<C> {
         running: impl Iterator<Item = Donor<'r, C>>,
         step: u64,
     ) -> Option<Start<C>> {
-        let shared = self.longest(prompt, running, step);
-        let length = shared.as_ref().map_or(0, |shared| shared.length);
-        let of_donor = shared.as_ref().map(|shared| shared.donor.pages);
-        let mut held = of_donor.unwrap_or_default()[..length / PAGE].to_vec();
+        let longest = self.longest(prompt, running, step);
+        let (length, index, donor) =
+            longest.map_or((0, None, None), |(length, index, donor)| (length, index, Some(donor)));
+        let of_donor = donor.as_ref().map_or(&[][..], |donor| donor.pages);
+        let mut held = of_donor[..length / PAGE].to_vec();
         let missing = pages - held.len();
         if !self.can_free(missing) {
             return None;
         }
-        let cache = shared.as_ref().map(|shared| shared.donor.cache.clone());
-        if let Some(index) = shared.and_then(|shared| shared.index) {
+        let cache = donor.map(|donor| donor.cache.clone());
+        if let Some(index) = index {
             self.entries[index].used = step;
         }
         self.free(missing);
@@ -120,26 +109,25 @@ impl<C: Clone + 'static> Prefixes<C> {
         Some(Start { cache, length, pages: held })
     }
 
-    /// The longest prefix, among equal ones that which was used last; `None` if it has no page.
+    /// The length of the longest prefix, among equal ones that which was used last, with its donor
+    /// and the index of that among the ended texts; `None` if it has no page.
     fn longest<'a, 'r: 'a>(
         &'a self,
         prompt: &[u32],
         running: impl Iterator<Item = Donor<'r, C>>,
         step: u64,
-    ) -> Option<Shared<'a, C>> {
+    ) -> Option<(usize, Option<usize>, Donor<'a, C>)> {
         // The last token is read for its scores.
         let (_, most) = prompt.split_last().filter(|_| self.shares)?;
-        let shared = |used, index, donor: Donor<'a, C>| Shared {
-            length: whole_pages(common(donor.tokens, most)),
-            used,
-            index,
-            donor,
-        };
         let ended = self.entries.iter().enumerate();
-        let ended = ended.map(|(index, entry)| shared(entry.used, Some(index), entry.donor()));
-        let all = ended.chain(running.map(|donor| shared(step, None, donor)));
-        let longest = all.max_by_key(|shared| (shared.length, shared.used));
-        longest.filter(|shared| shared.length > 0)
+        let ended = ended.map(|(index, entry)| (entry.used, Some(index), entry.donor()));
+        let all = ended.chain(running.map(|donor| (step, None, donor)));
+        let all = all.map(|(used, index, donor)| {
+            (whole_pages(common(donor.tokens, most)), used, index, donor)
+        });
+        let longest = all.max_by_key(|(length, used, ..)| (*length, *used));
+        let (length, _, index, donor) = longest.filter(|(length, ..)| *length > 0)?;
+        Some((length, index, donor))
     }
 
     /// Whether `count` pages are free, or would be without ended texts.
@@ -175,7 +163,6 @@ impl<C> Entry<C> {
     }
 }
 
-/// The number of tokens that two texts begin with in common.
 fn common(a: &[u32], b: &[u32]) -> usize {
     a.iter().zip(b).take_while(|(a, b)| a == b).count()
 }

@@ -2,14 +2,12 @@
 
 use super::marks::take_before;
 
-/// The marks around reasoning.
 const BEGIN: &str = "<think>";
 const END: &str = "</think>";
 
 /// The marks, for tokenizers in which these are special tokens.
 pub const MARKS: [&str; 2] = [BEGIN, END];
 
-/// The parts of a text that arrives in pieces.
 pub struct Reasoning {
     state: State,
     /// The text that may become a mark, or space at the end of the reasoning.
@@ -22,11 +20,9 @@ enum State {
     Begin,
     /// The first mark, and space behind it.
     Opened,
-    /// The reasoning.
     Inside,
     /// The second mark, and space behind it.
     Closed,
-    /// The answer.
     Behind,
 }
 
@@ -37,8 +33,7 @@ impl Reasoning {
         Self { state: if is_open { State::Opened } else { State::Begin }, held: String::new() }
     }
 
-    /// Adds text; returns what is certain of the reasoning and of the answer. The marks and the
-    /// space around them are left out.
+    /// Adds text; returns the certain reasoning and answer, without marks and the space around them.
     pub fn push(&mut self, text: &str, is_end: bool) -> [String; 2] {
         let mut held = std::mem::take(&mut self.held) + text;
         let [mut reasoning, mut answer] = [const { String::new() }; 2];
@@ -87,20 +82,18 @@ impl Reasoning {
 
 #[cfg(test)]
 mod tests {
+    use super::super::marks::in_pieces;
     use super::*;
 
     /// The parts of a text that arrives in pieces of so many characters.
     fn parts(prompt: &str, text: &str, size: usize) -> [String; 2] {
         let mut reasoning = Reasoning::after(prompt);
-        let chars: Vec<char> = text.chars().collect();
         let mut all = [const { String::new() }; 2];
-        let pieces = chars.chunks(size).map(|piece| (piece, false));
-        for (piece, is_end) in pieces.chain([(&[][..], true)]) {
-            let piece: String = piece.iter().collect();
-            for (all, part) in all.iter_mut().zip(reasoning.push(&piece, is_end)) {
+        in_pieces(text, size, |piece, is_end| {
+            for (all, part) in all.iter_mut().zip(reasoning.push(piece, is_end)) {
                 *all += &part;
             }
-        }
+        });
         all
     }
 

@@ -12,7 +12,7 @@ use tokio::sync::mpsc::UnboundedSender;
 use super::grammar::Grammar;
 use super::model::PAGE;
 use super::prefixes::{Donor, Entry, Page, whole_pages};
-use crate::error::Refusal;
+use crate::error::{Kind, Refusal};
 use crate::places::Permit;
 
 /// The most tokens that a text is guessed to continue with.
@@ -27,7 +27,6 @@ pub enum Event {
     Failed(Refusal),
 }
 
-/// A text to continue.
 pub struct GenerationJob {
     /// The prompt, one token or more.
     pub prompt: Vec<u32>,
@@ -37,11 +36,9 @@ pub struct GenerationJob {
     pub random: Random,
     /// The number of log probabilities requested beside each token's, if any are.
     pub top: Option<usize>,
-    /// The grammar of the text, if it keeps to one.
     pub grammar: Option<Grammar>,
     pub since: Instant,
-    /// The channel to the client, closed when nobody listens. It holds an event for each
-    /// token, and two more.
+    /// Closed when nobody listens. The channel holds an event for each token, and two more.
     pub events: UnboundedSender<Event>,
     /// The place in the queue, freed when the job is dropped.
     pub _place: Option<Permit>,
@@ -58,7 +55,6 @@ impl GenerationJob {
         self.prompt.len() + self.max_tokens - 1
     }
 
-    /// The number of pages of the cache.
     pub fn pages(&self) -> usize {
         self.positions().div_ceil(PAGE)
     }
@@ -67,12 +63,10 @@ impl GenerationJob {
 /// A model that guesses tokens, and the tokens that end a text.
 pub type Drafter<'a> = (&'a DraftModel, &'a [u32]);
 
-/// A job in progress.
 pub struct Sequence {
     job: GenerationJob,
     /// The prompt, and what was written after it.
     tokens: Vec<u32>,
-    /// The number of tokens of the prompt.
     prompt: usize,
     pub cache: Cache,
     /// The cache of the model that guesses.
@@ -84,7 +78,8 @@ pub struct Sequence {
     drafts: Drafts,
     /// The tokens that the step reads behind the text, to check them.
     guess: Vec<u32>,
-    is_done: bool,
+    /// Whether the text has failed or ended.
+    pub is_done: bool,
     is_failed: bool,
 }
 
@@ -124,8 +119,7 @@ impl Sequence {
         }
     }
 
-    /// The part of the ended text that others may begin with; `None` after an error, because the
-    /// cache may be wrong.
+    /// What others may begin with; `None` after an error, because the cache may be wrong.
     pub fn into_entry(mut self, used: u64) -> Option<Entry<Cache>> {
         let length = whole_pages(self.cache.len());
         self.tokens.truncate(length);
@@ -140,17 +134,11 @@ impl Sequence {
         self.is_done || self.job.is_abandoned()
     }
 
-    /// Whether the text has failed or ended.
-    pub fn is_done(&self) -> bool {
-        self.is_done
-    }
-
     /// The number of tokens of the prompt left to read.
     pub fn left(&self) -> usize {
         self.prompt.saturating_sub(self.cache.len())
     }
 
-    /// Whether tokens of the prompt are left to read.
     pub fn is_reading(&self) -> bool {
         self.left() > 0
     }
@@ -180,8 +168,7 @@ impl Sequence {
         [&rest[..rest.len().min(most)], &self.guess].concat()
     }
 
-    /// The guesses of the draft model, up to `room`; none while it has more than `most` tokens to
-    /// read.
+    /// At most `room` guesses of the draft model; none while it has over `most` tokens to read.
     fn drafted(&mut self, most: usize, room: usize, (model, ends): Drafter<'_>) -> Vec<u32> {
         let (Some(cache), true) = (&mut self.draft, room > 0) else {
             return Vec::new();
@@ -239,8 +226,9 @@ impl Sequence {
                 break;
             }
         }
-        let caches = std::iter::once(&mut self.cache).chain(&mut self.draft);
-        caches.for_each(|cache| cache.truncate(certain + right));
+        for cache in std::iter::once(&mut self.cache).chain(&mut self.draft) {
+            cache.truncate(certain + right);
+        }
         self.drafts.checked(self.guess.len(), right);
         [self.tokens.len() - certain, self.guess.len(), right]
     }
@@ -253,18 +241,17 @@ impl Sequence {
         }
         let job = &mut self.job;
         let raw = job.top.map(|top| (scores.to_vec(), top));
-        let masked = job.grammar.as_mut().map(|grammar| grammar.mask(scores));
-        if let Some(Err(error)) = masked {
-            return self.fail(Refusal::malformed(format!("the grammar: {error:#}")));
+        let fault = |error| Refusal::new(Kind::Invalid, format!("the grammar: {error:#}"));
+        if let Some(Err(error)) = job.grammar.as_mut().map(|grammar| grammar.mask(scores)) {
+            return self.fail(fault(error));
         }
         let (prompt, written) = self.tokens.split_at(self.prompt);
         let token = (job.sampling).draw(scores, prompt, written, &mut job.random);
         if ends.contains(&token) {
             return self.end(Event::End(FinishReason::Stop));
         }
-        let pushed = job.grammar.as_mut().map(|grammar| grammar.push(token));
-        if let Some(Err(error)) = pushed {
-            return self.fail(Refusal::malformed(format!("the grammar: {error:#}")));
+        if let Some(Err(error)) = job.grammar.as_mut().map(|grammar| grammar.push(token)) {
+            return self.fail(fault(error));
         }
         let log = raw.map(|(raw, top)| LogProbs::new(&raw, token, top));
         self.tokens.push(token);
@@ -274,7 +261,6 @@ impl Sequence {
         }
     }
 
-    /// Ends the text with an error.
     pub fn fail(&mut self, error: Refusal) {
         self.is_failed = true;
         self.end(Event::Failed(error));

@@ -18,7 +18,6 @@ impl StopStrings {
         Self(strings.into_iter().map(StopString::new).collect())
     }
 
-    /// The approximate size in memory, in bytes.
     pub fn bytes(&self) -> usize {
         let sizes = self.0.iter().map(|stop| stop.bytes.len());
         sizes.sum::<usize>() * (1 + size_of::<u16>())
@@ -54,7 +53,6 @@ pub struct Stops {
 }
 
 impl Stops {
-    /// A search from the start of a text.
     pub fn new(strings: Arc<StopStrings>) -> Self {
         Self { begun: vec![0; strings.0.len()], strings, held: String::new() }
     }
@@ -83,12 +81,10 @@ impl Stops {
         (std::mem::replace(&mut self.held, rest), false)
     }
 
-    /// Whether text is held back.
     pub fn holds(&self) -> bool {
         !self.held.is_empty()
     }
 
-    /// The text held back, at the end of the text.
     pub fn rest(&mut self) -> String {
         std::mem::take(&mut self.held)
     }

@@ -22,15 +22,12 @@ const MAX_REFERENCES: usize = 16;
 /// The keys of a schema that constrain no value.
 const NOTES: [&str; 5] = ["type", "title", "description", "default", "examples"];
 
-/// The values of a parameter.
 enum Values<'a> {
     /// Any text, as it is written.
     Text,
     /// Texts with constraints that are not checked.
     Constrained,
-    /// A choice of texts.
     Choice(Vec<&'a str>),
-    /// JSON.
     Json(&'a Value),
 }
 
@@ -81,11 +78,10 @@ fn split_value(text: &str) -> Option<(&str, &str)> {
         let mut parts = ends.map(|at| (&text[..at], &text[at + end.len()..]));
         parts.find(|(_, behind)| is_end(behind))
     };
-    let empty = text.strip_prefix("\n</parameter>\n");
-    let empty = empty.filter(|behind| is_end(behind));
-    let lines = || split("\n", "\n</parameter>\n");
+    let empty = text.strip_prefix("\n</parameter>\n").filter(|behind| is_end(behind));
     let empty = empty.map(|behind| ("", behind));
-    (empty.or_else(lines)).or_else(|| split("", "</parameter>"))
+    let lines = || split("\n", "\n</parameter>\n");
+    empty.or_else(lines).or_else(|| split("", "</parameter>"))
 }
 
 /// The JSON of a value that may be no text; the constants of Python are read, too.
@@ -122,25 +118,14 @@ fn values<'a>(root: &'a Value, mut schema: &'a Value) -> Option<Values<'a>> {
 }
 
 /// The rule of a call whose arguments keep to a schema: its properties in their order, those that
-/// are not required or not.
-///
-/// # Errors
-/// When the schema has something that is not checked.
+/// are not required or not; an error if the schema has something that is not checked.
 pub fn rule(name: &str, schema: &Value) -> Result<String, String> {
-    const KNOWN: [&str; 8] = [
-        "type",
-        "title",
-        "description",
-        "properties",
-        "required",
-        "additionalProperties",
-        "$defs",
-        "definitions",
-    ];
+    const KNOWN: &str =
+        "type, title, description, properties, required, additionalProperties, $defs, definitions";
+    let fault = |fault: String| Err(format!("parameters of {name:?}: {fault}"));
     let mut keys = schema.as_object().into_iter().flat_map(|map| map.keys());
-    if let Some(key) = keys.find(|key| !KNOWN.contains(&&***key)) {
-        let known = KNOWN.join(", ");
-        return Err(format!("parameters of {name:?}: expected {known}, got {key:?}"));
+    if let Some(key) = keys.find(|key| KNOWN.split(", ").all(|known| known != *key)) {
+        return fault(format!("expected {KNOWN}, got {key:?}"));
     }
     let properties = schema["properties"].as_object();
     let required = schema["required"].as_array().map_or(&[][..], |names| names);
@@ -149,9 +134,7 @@ pub fn rule(name: &str, schema: &Value) -> Result<String, String> {
         properties.is_some_and(|properties| properties.contains_key(key))
     };
     if let Some(key) = required.iter().find(|key| !is_known(key)) {
-        return Err(format!(
-            "parameters of {name:?}: required: expected names of properties, got {key}"
-        ));
+        return fault(format!("required: expected names of properties, got {key}"));
     }
     let begin = literal(&format!("<function={name}>\n"));
     let Some(properties) = properties else {
@@ -162,9 +145,7 @@ pub fn rule(name: &str, schema: &Value) -> Result<String, String> {
     let mut parts = Vec::new();
     for (key, property) in properties {
         if key.contains(['>', '\n']) {
-            return Err(format!(
-                "parameters of {name:?}: expected names without > and ends of lines, got {key:?}"
-            ));
+            return fault(format!("expected names without > and ends of lines, got {key:?}"));
         }
         let value = match values(schema, property) {
             Some(Values::Text) => "value".to_owned(),
@@ -182,8 +163,7 @@ pub fn rule(name: &str, schema: &Value) -> Result<String, String> {
                 format!("%json {} \"\\n</parameter>\\n\"", in_one_line(property))
             }
             Some(Values::Constrained) | None => {
-                let expected = "expected no constraint of a text but \"enum\"";
-                return Err(format!("parameters of {name:?}: {key:?}: {expected}"));
+                return fault(format!("{key:?}: expected no constraint of a text but \"enum\""));
             }
         };
         let part = format!("{} {value}", literal(&format!("<parameter={key}>\n")));
@@ -216,9 +196,8 @@ mod tests {
             let text = format!("<function=f>\n<parameter=a>{values}</function>");
             let calls = read(&text, &["f".to_owned()], &schemas).unwrap_or_default();
             let arguments: Value = serde_json::from_str(calls[0].1.get())?;
-            let got: Vec<_> =
-                ["a", "b"].map(|key| arguments.get(key)).into_iter().flatten().collect();
-            assert_eq!(json!(got), expected, "{values:?}");
+            let got = ["a", "b"].iter().filter_map(|key| arguments.get(key).cloned());
+            assert_eq!(got.collect::<Value>(), expected, "{values:?}");
         }
         Ok(())
     }

@@ -1,12 +1,9 @@
 //! The routes, and the common parts of those that ask the model.
 
 mod ask;
-mod finish;
 mod generate;
-mod inputs;
 mod openai;
 mod operations;
-mod pictures;
 mod rest;
 mod tei;
 
@@ -16,13 +13,12 @@ use std::time::Instant;
 use axum::Router;
 use axum::extract::{MatchedPath, Request, State};
 use axum::middleware::{Next, from_fn_with_state};
-use axum::response::{IntoResponse, Response};
+use axum::response::Response;
 use axum::routing::{get, post};
 
 use crate::app::App;
-use crate::error::{OpenAi, Refusal, Tei};
+use crate::error::{Api, Kind, Refusal};
 
-/// All routes.
 pub fn router(app: Arc<App>) -> Router {
     Router::new()
         .route("/v1/embeddings", post(openai::embeddings))
@@ -54,35 +50,32 @@ pub fn router(app: Arc<App>) -> Router {
 /// A router that refuses every request of a connection in excess.
 pub fn refusal(connections: usize) -> Router {
     Router::new().fallback(move |request: Request| async move {
-        in_format_of(request.uri().path(), Refusal::too_many_connections(connections))
+        let most = format_args!("{connections} connections at a time, got one more");
+        Refusal::overloaded(most).respond(Api::of(request.uri().path()))
     })
 }
 
-async fn no_such_route(request: Request) -> Response {
+async fn no_such_route(request: Request) -> Refusal {
     let path = request.uri().path();
-    in_format_of(path, Refusal::no_such_route(path))
+    Refusal::new(Kind::NoSuchRoute, format!("there is no route {path:?}"))
 }
 
+/// The refusal in its format: the router adds a header to it.
 async fn wrong_method(request: Request) -> Response {
-    let path = request.uri().path();
-    in_format_of(path, Refusal::wrong_method(request.method().as_str(), path))
+    let (method, path) = (request.method(), request.uri().path());
+    let message = format!("{path:?} does not take the method {method}");
+    Refusal::new(Kind::WrongMethod, message).respond(Api::of(path))
 }
 
-/// A refusal in the format of the API that the path belongs to.
-fn in_format_of(path: &str, refusal: Refusal) -> Response {
-    if path.starts_with("/v1/") || path == "/embeddings" {
-        OpenAi(refusal).into_response()
-    } else {
-        Tei(refusal).into_response()
-    }
-}
-
-/// Counts and logs each request.
+/// Counts and logs each request, and gives refusals the format of their route.
 async fn observe(State(app): State<Arc<App>>, request: Request, next: Next) -> Response {
     let start = Instant::now();
     let route = request.extensions().get::<MatchedPath>().cloned();
-    let method = request.method().clone();
-    let response = next.run(request).await;
+    let (method, api) = (request.method().clone(), Api::of(request.uri().path()));
+    let mut response = next.run(request).await;
+    if let Some(refusal) = response.extensions_mut().remove::<Refusal>() {
+        response = refusal.respond(api);
+    }
 
     // The number of paths without a route is unbounded, and each would be a metric.
     let route = route.as_ref().map_or("other", MatchedPath::as_str);

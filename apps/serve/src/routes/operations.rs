@@ -11,10 +11,15 @@ use dynquant_embed::{Config, Mode};
 use serde_json::{Value, json};
 
 use crate::app::{App, ModelKind, Served};
-use crate::error::{Refusal, Tei};
+use crate::error::Refusal;
 
 /// `GET /info`, in the format of text-embeddings-inference.
 pub async fn info(State(app): State<Arc<App>>) -> Json<Value> {
+    let max_input_length = match &app.served {
+        Served::Embedder(embedder) => embedder.tokenizer.max_tokens(),
+        Served::Pictures(pictures) => pictures.model.tokens(),
+        Served::Generator(generator) => generator.context - 1,
+    };
     Json(json!({
         "model_id": app.names.first(),
         "model_sha": null,
@@ -22,7 +27,7 @@ pub async fn info(State(app): State<Arc<App>>) -> Json<Value> {
         "served_model_name": app.names.first(),
         "model_type": model_type(&app.served),
         "max_concurrent_requests": app.limits.requests.total,
-        "max_input_length": max_input(&app.served),
+        "max_input_length": max_input_length,
         "max_batch_tokens": app.max_batch_tokens,
         "max_batch_requests": null,
         "max_client_batch_size": app.limits.texts,
@@ -32,14 +37,6 @@ pub async fn info(State(app): State<Arc<App>>) -> Json<Value> {
         "sha": null,
         "docker_label": null,
     }))
-}
-
-fn max_input(served: &Served) -> usize {
-    match served {
-        Served::Embedder(embedder) => embedder.tokenizer.max_tokens(),
-        Served::Pictures(pictures) => pictures.model.tokens(),
-        Served::Generator(generator) => generator.context - 1,
-    }
 }
 
 fn model_type(served: &Served) -> Value {
@@ -74,18 +71,18 @@ fn pooling(config: &Config) -> String {
 }
 
 /// `GET /health`: status 200 while requests are taken.
-pub async fn health(State(app): State<Arc<App>>) -> Result<(), Tei> {
+pub async fn health(State(app): State<Arc<App>>) -> Result<(), Refusal> {
     app.check_open()?;
     let is_open = match &app.served {
         Served::Embedder(embedder) => embedder.queue.is_open(),
         Served::Pictures(pictures) => pictures.queue.is_open(),
         Served::Generator(generator) => generator.queue.is_open(),
     };
-    if is_open { Ok(()) } else { Err(Refusal::failed("the model's thread has ended").into()) }
+    is_open.then_some(()).ok_or_else(Refusal::no_thread)
 }
 
 /// `GET /metrics`, for Prometheus.
-pub async fn metrics(State(app): State<Arc<App>>) -> Result<Response, Tei> {
+pub async fn metrics(State(app): State<Arc<App>>) -> Result<Response, Refusal> {
     let text = app.metrics.text();
     let text = text.map_err(|_| Refusal::failed("the metrics cannot be written"))?;
     let format = "application/openmetrics-text; version=1.0.0; charset=utf-8";

@@ -14,7 +14,6 @@ const NAME: usize = 100;
 /// The fields that no other field takes, without their values, which may be large.
 #[derive(Default)]
 pub struct Rest {
-    /// The first field with a value.
     first: Option<Box<Field>>,
     /// The first field whose value could change the answer.
     wrong: Option<Box<Field>>,
@@ -36,9 +35,19 @@ impl Rest {
         self.first.as_ref().map_or(Ok(()), |field| field.refused(prefix))
     }
 
-    /// The name of the first field with a value.
     pub fn first(&self) -> Option<&str> {
         self.first.as_ref().map(|field| &*field.name)
+    }
+
+    /// Takes a field unless it has no value.
+    fn take(&mut self, name: &str, value: &Value) {
+        if value.is_null() {
+            return;
+        }
+        self.first.get_or_insert_with(|| Field::new(name, &[], value));
+        if let Some(known) = neutral(name).filter(|known| !known.contains(value)) {
+            self.wrong.get_or_insert_with(|| Field::new(name, &known, value));
+        }
     }
 }
 
@@ -58,9 +67,7 @@ impl Field {
     }
 
     fn refused(&self, prefix: &str) -> Result<(), Refusal> {
-        let name = format!("{prefix}{}", self.name);
-        let message = format!("{name}: {}", self.fault);
-        Err(Refusal::invalid(name, message))
+        Err(Refusal::invalid(format!("{prefix}{}", self.name), &self.fault))
     }
 }
 
@@ -85,36 +92,36 @@ fn neutral(name: &str) -> Option<Vec<Value>> {
 
 impl<'de> Deserialize<'de> for Rest {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        struct Fields;
+        let (mut rest, mut seen) = (Self::default(), HashSet::new());
+        let take = |name: String, value: Value| {
+            rest.take(&name, &value);
+            let before = seen.replace(name);
+            before.map(|name| format!("duplicate field `{}`", cut(&name, NAME)))
+        };
+        deserializer.deserialize_map(Entries { expected: "fields", take })?;
+        Ok(rest)
+    }
+}
 
-        impl<'de> Visitor<'de> for Fields {
-            type Value = Rest;
+/// A visitor of a map's entries, each of which `take` may refuse with a message.
+pub struct Entries<F> {
+    pub expected: &'static str,
+    pub take: F,
+}
 
-            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-                f.write_str("fields")
-            }
+impl<'de, F: FnMut(String, Value) -> Option<String>> Visitor<'de> for Entries<F> {
+    type Value = ();
 
-            fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Rest, A::Error> {
-                let (mut rest, mut seen) = (Rest::default(), HashSet::new());
-                while let Some((name, value)) = map.next_entry::<String, Value>()? {
-                    let neutral = neutral(&name);
-                    let known = neutral.as_deref().unwrap_or_default();
-                    if rest.first.is_none() && !value.is_null() {
-                        rest.first = Some(Field::new(&name, &[], &value));
-                    }
-                    let is_wrong = neutral.is_some() && !value.is_null() && !known.contains(&value);
-                    if rest.wrong.is_none() && is_wrong {
-                        rest.wrong = Some(Field::new(&name, known, &value));
-                    }
-                    if let Some(name) = seen.replace(name) {
-                        let name = cut(&name, NAME);
-                        return Err(A::Error::custom(format!("duplicate field `{name}`")));
-                    }
-                }
-                Ok(rest)
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.expected)
+    }
+
+    fn visit_map<A: MapAccess<'de>>(mut self, mut map: A) -> Result<(), A::Error> {
+        while let Some((name, value)) = map.next_entry()? {
+            if let Some(fault) = (self.take)(name, value) {
+                return Err(A::Error::custom(fault));
             }
         }
-
-        deserializer.deserialize_map(Fields)
+        Ok(())
     }
 }

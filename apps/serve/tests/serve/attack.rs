@@ -1,7 +1,6 @@
 //! Clients that hang up, and floods: the memory of the server stays bounded, and other clients get
 //! their usual answers or a refusal. `DYNQUANT_LONG=1` keeps each attack up for a minute.
 
-use std::fmt;
 use std::io::Write;
 use std::net::{Shutdown, TcpStream};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -11,7 +10,7 @@ use std::time::{Duration, Instant};
 use dynquant_embed::program::print::note;
 use serde_json::{Value, json};
 
-use crate::process::{PATIENCE, Server};
+use crate::process::{PATIENCE, Server, request};
 
 /// The number of attacking threads.
 const ATTACKERS: usize = 4;
@@ -33,56 +32,31 @@ fn of_others() -> Value {
     json!({"inputs": "a text editor ".repeat(86), "truncate": true})
 }
 
-/// A body of the largest size.
-fn large_body() -> String {
-    json!({"inputs": "word ".repeat(400_000), "truncate": true}).to_string()
+/// A request with a body of the largest size.
+fn large() -> String {
+    let body = json!({"inputs": "word ".repeat(400_000), "truncate": true});
+    request("/embed", "", &body.to_string())
 }
 
-fn post(body: &str) -> String {
-    let length = body.len();
-    format!("POST /embed HTTP/1.1\r\nHost: a\r\nContent-Length: {length}\r\n\r\n{body}")
+/// Sends bytes; the server may close the connection meanwhile, or be late.
+fn send(stream: &mut TcpStream, bytes: &[u8], patience: Duration) {
+    stream.set_write_timeout(Some(patience)).unwrap();
+    let _ = stream.write_all(bytes);
 }
 
-/// Sends a request; the server may close the connection meanwhile, or be late.
-fn send(stream: &mut TcpStream, request: &str) {
-    stream.set_write_timeout(Some(PATIENCE)).unwrap();
-    let _ = stream.write_all(request.as_bytes());
-}
-
-/// The answers that other clients got during an attack.
+/// What happened during an attack.
+#[derive(Debug)]
+#[expect(dead_code, reason = "printed")]
 struct Seen {
-    /// The times of the answers, in order.
-    answers: Vec<Duration>,
-    refused: usize,
     attacks: usize,
     /// The memory of the server before, at its peak, and after.
     before_mb: f64,
     most_mb: f64,
     after_mb: f64,
-}
-
-impl fmt::Display for Seen {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let answers = &self.answers;
-        let within = |percent: usize| {
-            let answer = answers.get((answers.len() * percent / 100).max(1) - 1);
-            answer.copied().unwrap_or_default()
-        };
-        write!(
-            f,
-            "{} attacks; {:.0} MB before, at most {:.0}, {:.0} after; others: {} refused, {} \
-             answered, half of them within {:?}, 99 % within {:?}, all within {:?}",
-            self.attacks,
-            self.before_mb,
-            self.most_mb,
-            self.after_mb,
-            self.refused,
-            answers.len(),
-            within(50),
-            within(99),
-            within(100),
-        )
-    }
+    /// The answers to other clients, and the times of half of them, of 99 % and of all.
+    refused: usize,
+    answered: usize,
+    within: [Duration; 3],
 }
 
 /// Ends an attack when dropped.
@@ -137,23 +111,20 @@ fn under(server: &Server, attack: impl Fn() + Sync) -> Seen {
         }
         drop(end);
         answers.sort();
-        Seen {
-            answers,
-            refused,
-            attacks: 0,
-            before_mb,
-            most_mb: memory.join().unwrap(),
-            after_mb: 0.,
-        }
+        let answered = answers.len();
+        let within = [50, 99, 100].map(|percent| {
+            let answer = answers.get((answered * percent / 100).max(1) - 1);
+            answer.copied().unwrap_or_default()
+        });
+        let most_mb = memory.join().unwrap();
+        Seen { attacks: 0, before_mb, most_mb, after_mb: 0., refused, answered, within }
     });
     seen.attacks = attacks.into_inner();
     // The attack leaves no trace.
     assert_eq!(server.post("/embed", &of_others()).body, expected.body);
-    for gauge in ["dynquant_queue_length", "dynquant_requests_in_flight", "dynquant_bytes_held"] {
-        server.wait_until(gauge, |server| server.metric(gauge) == 0.);
-    }
+    server.wait_for(&[("queue_length", 0.), ("requests_in_flight", 0.), ("bytes_held", 0.)]);
     seen.after_mb = server.resident_mb();
-    note(format_args!("{seen}"));
+    note(format_args!("{seen:?}"));
     seen
 }
 
@@ -163,28 +134,27 @@ fn hang_ups(options: &[&str], request: &str) {
     let server = Server::start(options);
     let seen = under(&server, || {
         let mut stream = TcpStream::connect(&server.address).unwrap();
-        send(&mut stream, request);
+        send(&mut stream, request.as_bytes(), PATIENCE);
         sleep(Duration::from_millis(20));
         let _ = stream.shutdown(Shutdown::Both);
     });
-    assert!(seen.attacks > ATTACKERS, "{seen}");
-    assert!(!seen.answers.is_empty() && seen.refused == 0, "{seen}");
-    assert!(seen.most_mb < most_mb(), "{seen}");
+    assert!(seen.attacks > ATTACKERS, "{seen:?}");
+    assert!(seen.answered > 0 && seen.refused == 0, "{seen:?}");
+    assert!(seen.most_mb < most_mb(), "{seen:?}");
     server.signal("TERM");
-    let (status, logs) = server.wait();
-    assert!(status.success(), "{status} {logs:?}");
+    server.wait_for_success();
 }
 
 #[test]
 fn clients_that_hang_up() {
-    hang_ups(&[], &post(&large_body()));
+    hang_ups(&[], &large());
 }
 
 /// A connection with a part of the next request pending hides that its client has gone.
 #[test]
 fn clients_that_hang_up_unseen() {
     let of_four_bodies = ["--max-bytes", "8388608"];
-    hang_ups(&of_four_bodies, &(post(&large_body()) + "POST"));
+    hang_ups(&of_four_bodies, &(large() + "POST"));
 }
 
 #[test]
@@ -219,14 +189,14 @@ fn requests_beyond_all_limits() {
             }
         });
     });
-    assert!(refused.into_inner() > 0, "{seen}");
-    assert!(seen.most_mb < most_mb(), "{seen}");
+    assert!(refused.into_inner() > 0, "{seen:?}");
+    assert!(seen.most_mb < most_mb(), "{seen:?}");
 }
 
 #[test]
 fn the_end_comes_in_the_middle_of_it() {
     let server = Server::start(&["--shutdown-seconds", "10"]);
-    let request = post(&large_body());
+    let request = large();
     let over = AtomicBool::new(false);
     // None of these ends within that time.
     let idle = begun(&server, b"");
@@ -240,7 +210,7 @@ fn the_end_comes_in_the_middle_of_it() {
                 while !over.load(Ordering::Relaxed) {
                     // The server is gone after the signal.
                     if let Ok(mut stream) = TcpStream::connect(&address) {
-                        send(&mut stream, &request);
+                        send(&mut stream, request.as_bytes(), PATIENCE);
                         sleep(Duration::from_millis(20));
                     }
                 }
@@ -249,9 +219,8 @@ fn the_end_comes_in_the_middle_of_it() {
         let end = End(&over);
         sleep(Duration::from_secs(1));
         server.signal("TERM");
-        let (status, logs) = server.wait();
+        server.wait_for_success();
         drop(end);
-        assert!(status.success(), "{status} {logs:?}");
     });
     drop((idle, slow_head, slow_body, slow_reader));
 }
@@ -259,7 +228,6 @@ fn the_end_comes_in_the_middle_of_it() {
 /// A connection on which as much was sent as the server accepts at once.
 fn begun(server: &Server, bytes: &[u8]) -> TcpStream {
     let mut stream = TcpStream::connect(&server.address).unwrap();
-    stream.set_write_timeout(Some(Duration::from_millis(500))).unwrap();
-    let _ = stream.write_all(bytes);
+    send(&mut stream, bytes, Duration::from_millis(500));
     stream
 }

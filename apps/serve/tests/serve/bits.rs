@@ -4,15 +4,14 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use serde_json::{Value, json};
 
-use crate::process::Server;
+use crate::process::{ASSETS, Server};
 
 const CLIENTS: usize = 200;
 const ROUNDS: usize = 3;
 
 /// Requests of all kinds, with texts of many lengths.
 fn requests() -> Vec<(&'static str, Value)> {
-    let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../../assets/bert/heldout.tsv");
-    let lines = std::fs::read_to_string(path).unwrap();
+    let lines = std::fs::read_to_string(format!("{ASSETS}/bert/heldout.tsv")).unwrap();
     let texts: Vec<&str> =
         (lines.lines().step_by(16)).map(|line| line.split_once('\t').unwrap().1).collect();
     let request = |(index, texts): (usize, &[&str])| match index % 5 {
@@ -33,29 +32,26 @@ fn answers_to_200_clients_are_those_to_one() {
     let server = Server::start(&["--max-batch-tokens", "700"]);
     let requests = requests();
     assert!(requests.len() > 60);
-    let alone: Vec<String> = (requests.iter())
-        .map(|(path, body)| {
-            let reply = server.post(path, body);
-            assert_eq!(reply.status, 200, "{}", reply.body);
-            reply.body
-        })
-        .collect();
+    let ask = |index: usize| {
+        let (path, body) = &requests[index];
+        let reply = server.post(path, body);
+        assert_eq!(reply.status, 200, "{}", reply.body);
+        reply.body
+    };
+    let alone: Vec<String> = (0..requests.len()).map(ask).collect();
     let next = AtomicUsize::new(0);
     std::thread::scope(|scope| {
         for _ in 0..CLIENTS {
             scope.spawn(|| {
                 for _ in 0..ROUNDS {
                     let index = next.fetch_add(1, Ordering::Relaxed) % requests.len();
-                    let (path, body) = &requests[index];
-                    let reply = server.post(path, body);
-                    assert_eq!(reply.status, 200, "{}", reply.body);
-                    assert_eq!(reply.body, alone[index], "{path} {body}");
+                    assert_eq!(ask(index), alone[index], "{:?}", requests[index]);
                 }
             });
         }
     });
     // Proves that texts were computed together: no request has more than 3 texts.
-    let batches = server.metric("dynquant_batch_texts_count");
-    let small = server.metric("dynquant_batch_texts_bucket{le=\"8.0\"}");
+    let batches = server.metric("batch_texts_count");
+    let small = server.metric("batch_texts_bucket{le=\"8.0\"}");
     assert!(small < batches, "{batches} batches, none of more than 8 texts");
 }

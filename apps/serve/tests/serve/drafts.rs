@@ -1,13 +1,11 @@
 //! Guesses: several tokens of a text are checked in one step, and the text is that of a token a step.
 
-use std::fs;
-use std::path::Path;
 use std::thread::scope;
 
 use serde_json::{Value, json};
 
-use crate::generate::{ASSETS, COMPLETIONS, content, serve, write_model};
-use crate::process::command;
+use crate::generate::{COMPLETIONS, content, serve};
+use crate::process::{ASSETS, change, copy_model, failure};
 
 /// A prompt that repeats `tokens`, and options that differ by its number.
 fn request(number: usize) -> Value {
@@ -26,29 +24,34 @@ fn request(number: usize) -> Value {
     body
 }
 
+/// The texts of a server that guesses nothing.
+fn expected(options: &[&str]) -> Vec<String> {
+    let server = serve(&[options, &["--drafts", "0"]].concat());
+    let texts = (0..16).map(|number| content(&server.ok(COMPLETIONS, &request(number))));
+    let texts = texts.collect();
+    assert_eq!(server.metric("drafted_tokens_total"), 0.);
+    texts
+}
+
+/// Checks the texts, alone and many at a time, of which each has fewer guesses; returns the numbers
+/// of drafted, accepted and generated tokens.
+fn check(options: &[&str], expected: &[String]) -> [f64; 3] {
+    let server = serve(options);
+    let check = |number: usize| {
+        let answer = server.ok(COMPLETIONS, &request(number));
+        assert_eq!(content(&answer), expected[number], "{options:?}, {number}");
+    };
+    (0..16).for_each(check);
+    scope(|scope| (0..16).for_each(|number| drop(scope.spawn(move || check(number)))));
+    ["drafted", "accepted", "generated"].map(|name| server.metric(&format!("{name}_tokens_total")))
+}
+
 #[test]
 fn guesses_change_no_text() {
     for preset in ["int8", "int4", "none", "pytorch"] {
-        let plain = serve(&["--preset", preset, "--drafts", "0"]);
-        let expected: Vec<Value> =
-            (0..16).map(|number| plain.ok(COMPLETIONS, &request(number))).collect();
-        assert_eq!(plain.metric("dynquant_drafted_tokens_total"), 0.);
+        let expected = expected(&["--preset", preset]);
         for drafts in ["8", "40"] {
-            let server = serve(&["--preset", preset, "--drafts", drafts]);
-            let check = |number: usize| {
-                let answer = server.ok(COMPLETIONS, &request(number));
-                let case = format!("{preset}, {drafts}, {number}");
-                assert_eq!(content(&answer), content(&expected[number]), "{case}");
-            };
-            (0..16).for_each(check);
-            // Of many texts at a time each has fewer guesses.
-            scope(|scope| {
-                for number in 0..16 {
-                    scope.spawn(move || check(number));
-                }
-            });
-            let counts = ["drafted", "accepted", "generated"]
-                .map(|name| server.metric(&format!("dynquant_{name}_tokens_total")));
+            let counts = check(&["--preset", preset, "--drafts", drafts], &expected);
             let is_checked = preset != "pytorch";
             assert_eq!(counts[1] > 100., is_checked, "{preset}: {counts:?}");
             assert!(counts[1] <= counts[0] && counts[1] < counts[2], "{counts:?}");
@@ -60,42 +63,25 @@ fn guesses_change_no_text() {
 /// base of positions is not.
 #[test]
 fn a_draft_model_changes_no_text() {
-    const DIR: &str = concat!(env!("CARGO_TARGET_TMPDIR"), "/draft_model");
-    write_model(DIR, "");
-    let config = Path::new(DIR).join("config.json");
-    let text = fs::read_to_string(&config).unwrap();
-    let other = text.replace("\"rope_theta\": 10000.0", "\"rope_theta\": 100.0");
-    fs::write(&config, other).unwrap();
-    let plain = serve(&["--drafts", "0"]);
-    let expected: Vec<Value> =
-        (0..16).map(|number| plain.ok(COMPLETIONS, &request(number))).collect();
-    for (draft, is_same) in [(ASSETS, true), (DIR, false)] {
+    let (model, other) = (format!("{ASSETS}/decoder"), copy_model("decoder", "draft_model"));
+    let theta = |number: &str| format!("\"rope_theta\": {number}");
+    change(&other, "config.json", &theta("10000.0"), &theta("100.0"));
+    let expected = expected(&[]);
+    for (draft, is_same) in [(&model, true), (&other, false)] {
         // Prompts are longer than the pieces in which they are read.
-        let options = ["--drafts", "16", "--prefill-tokens", "7"];
-        let server = serve(&[&["--draft-model", draft], &options[..]].concat());
-        let check = |number: usize| {
-            let answer = server.ok(COMPLETIONS, &request(number));
-            assert_eq!(content(&answer), content(&expected[number]), "{draft} {number}");
-        };
-        (0..16).for_each(check);
-        scope(|scope| {
-            for number in 0..16 {
-                scope.spawn(move || check(number));
-            }
-        });
-        let [drafted, accepted] = ["drafted", "accepted"]
-            .map(|name| server.metric(&format!("dynquant_{name}_tokens_total")));
+        let options = ["--draft-model", draft, "--drafts", "16", "--prefill-tokens", "7"];
+        let [drafted, accepted, _] = check(&options, &expected);
         assert!(accepted > 100., "{draft} {accepted}");
         assert_eq!(accepted == drafted, is_same, "{accepted} of {drafted}");
     }
     let refused = |options: &[&str], expected: &str| {
-        let output = command().args(options).output().unwrap();
-        let error = String::from_utf8_lossy(&output.stderr);
-        assert!(output.status.code() == Some(1) && error.contains(expected), "{error}");
+        let error = failure(&[&["--draft-model", &other], options].concat());
+        assert!(error.contains(expected), "{error}");
     };
-    let shares = ["--model", ASSETS, "--draft-model", DIR, "--preset", "pytorch"];
+    let shares = ["--model", &model, "--preset", "pytorch"];
     refused(&shares, "--draft-model: expected a model in which");
-    refused(&["--draft-model", DIR], "--draft-model: expected a decoder in --model");
-    fs::write(&config, text.replace("\"vocab_size\": 1024", "\"vocab_size\": 1025")).unwrap();
-    refused(&["--model", ASSETS, "--draft-model", DIR], "--draft-model");
+    refused(&[], "--draft-model: expected a decoder in --model");
+    change(&other, "config.json", &theta("100.0"), &theta("10000.0"));
+    change(&other, "config.json", "\"vocab_size\": 1024", "\"vocab_size\": 1025");
+    refused(&["--model", &model], "--draft-model");
 }

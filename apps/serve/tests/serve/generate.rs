@@ -1,75 +1,63 @@
 //! Generated texts: the same bits alone and among others, whole and in parts, and within limits.
 
-use std::fs;
-use std::io::{Read, Write};
+use std::io::Read;
 use std::net::TcpStream;
-use std::path::Path;
-use std::sync::Once;
+use std::sync::LazyLock;
 use std::thread::scope;
 
 use candle_dynquant_support::rows;
 use serde_json::{Value, json};
 
-use crate::process::{PATIENCE, Server, command, rest};
+use crate::process::{ASSETS, Reply, Server, change, copy_model, failure, request, rest};
 
-pub const ASSETS: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../assets/decoder");
 pub const CHAT: &str = "/v1/chat/completions";
 pub const COMPLETIONS: &str = "/v1/completions";
 
 /// The small Llama, with a chat template.
-fn model() -> &'static str {
-    const DIR: &str = concat!(env!("CARGO_TARGET_TMPDIR"), "/chat");
+static MODEL: LazyLock<String> = LazyLock::new(|| {
     const TEMPLATE: &str = "{% for message in messages %}{{ message.role }}: {{ message.content }}\n\
         {% endfor %}{% if add_generation_prompt %}assistant:{% endif %}";
-    static MADE: Once = Once::new();
-    MADE.call_once(|| write_model(DIR, TEMPLATE));
-    DIR
-}
+    write_model("chat", TEMPLATE)
+});
 
-pub fn write_model(dir: &str, template: &str) {
-    fs::create_dir_all(dir).unwrap();
-    for file in ["config.json", "tokenizer.json", "model.safetensors"] {
-        fs::copy(Path::new(ASSETS).join(file), Path::new(dir).join(file)).unwrap();
-    }
-    fs::write(Path::new(dir).join("chat_template.jinja"), template).unwrap();
+/// The small Llama with a chat template, in a folder for a test.
+pub fn write_model(name: &str, template: &str) -> String {
+    let dir = copy_model("decoder", name);
+    std::fs::write(format!("{dir}/chat_template.jinja"), template).unwrap();
+    dir
 }
 
 /// Templates that exhaust the stack or the memory end only their process, and special tokens in a
 /// message are text.
 #[test]
 fn a_template_cannot_end_the_server() {
-    const DIR: &str = concat!(env!("CARGO_TARGET_TMPDIR"), "/hostile");
     for nested in ["not ".repeat(200_000), "1+".repeat(400_000)] {
-        write_model(DIR, &format!("{{{{ {nested} 1 }}}}"));
-        let output = command().args(["--model", DIR]).output().unwrap();
-        let error = String::from_utf8_lossy(&output.stderr);
-        assert_eq!(output.status.code(), Some(1), "{error}");
+        let dir = write_model("hostile", &format!("{{{{ {nested} 1 }}}}"));
+        let error = failure(&["--model", &dir]);
         assert!(error.contains("chat template"), "{error}");
     }
-    write_model(
-        DIR,
+    let dir = write_model(
+        "hostile",
         "{% set ns = namespace(x='ab') %}{% if messages[0].content == 'own' %}{% set ns.x = ns %}\
         {% elif messages[0].content == 'long' %}\
         {% for _ in range(60) %}{% set ns.x = ns.x ~ ns.x %}{% endfor %}{% endif %}{{ ns.x ~ '' }}\
         {{ messages[0].content }}",
     );
-    let server = Server::start(&["--model", DIR]);
+    let server = Server::start(&["--model", &dir]);
     let chat = |text: &str| {
         let messages = json!([{"role": "user", "content": text}]);
         server.post(CHAT, &json!({"messages": messages, "max_tokens": 1}))
     };
     let tokens = |text: &str| chat(text).json()["usage"]["prompt_tokens"].as_u64().unwrap();
     for hostile in ["own", "long"] {
-        let reply = chat(hostile);
-        assert_eq!(reply.status, 400, "{}", reply.body);
-        assert!(reply.body.contains("chat template: expected a result within"), "{}", reply.body);
+        chat(hostile).says(400, "chat template: expected a result within");
         assert_eq!(chat("a").status, 200);
     }
     assert!(tokens("a<|endoftext|>b") > tokens("a b") + 3);
 }
 
 pub fn serve(options: &[&str]) -> Server {
-    Server::start(&[&["--model", model()], options].concat())
+    Server::start(&[&["--model", &**MODEL], options].concat())
 }
 
 /// The events of a stream, without the final `[DONE]`.
@@ -81,6 +69,12 @@ pub fn events(server: &Server, path: &str, body: &Value) -> Vec<Value> {
     let events = reply.body.strip_suffix("data: [DONE]\n\n").expect("an end");
     let data = |event: &str| serde_json::from_str(event.strip_prefix("data: ").unwrap()).unwrap();
     events.split_terminator("\n\n").map(data).collect()
+}
+
+/// The texts of a field in the parts of a streamed chat, concatenated.
+pub fn joined(parts: &[Value], field: &str) -> String {
+    let deltas = parts.iter().map(|part| &part["choices"][0]["delta"][field]);
+    deltas.filter_map(Value::as_str).collect()
 }
 
 /// A text of about `words` words from the Bible.
@@ -103,14 +97,10 @@ fn requests() -> Vec<(&'static str, Value)> {
         };
         let (path, mut body) = match index % 2 {
             0 => (COMPLETIONS, json!({"prompt": prompt(index, words), "logprobs": 5})),
-            _ => (
-                CHAT,
-                json!({
-                    "messages": [{"role": "user", "content": prompt(index, words)}],
-                    "logprobs": true,
-                    "top_logprobs": 3,
-                }),
-            ),
+            _ => {
+                let said = json!({"role": "user", "content": prompt(index, words)});
+                (CHAT, json!({"messages": [said], "logprobs": true, "top_logprobs": 3}))
+            }
         };
         body["max_tokens"] = json!(40 + index % 13);
         body.as_object_mut().unwrap().extend(sampling.as_object().unwrap().clone());
@@ -133,16 +123,14 @@ fn counts(answer: &Value) -> Value {
 
 /// The answers to all requests, each sent after the answer to the one before it.
 fn one_by_one(server: &Server, requests: &[(&'static str, Value)]) -> Vec<String> {
-    let ask = |(path, body): &(&str, Value)| content(&server.ok(path, body));
-    requests.iter().map(ask).collect()
+    requests.iter().map(|(path, body)| content(&server.ok(path, body))).collect()
 }
 
 /// The answers to all requests at a time: each arrives while those before it are written.
 fn together(server: &Server, requests: &[(&'static str, Value)]) -> Vec<String> {
-    scope(|scope| {
-        let ask = |(path, body)| scope.spawn(move || content(&server.ok(path, body)));
-        let threads: Vec<_> = requests.iter().map(|(path, body)| ask((*path, body))).collect();
-        threads.into_iter().map(|thread| thread.join().unwrap()).collect()
+    server.together(requests.iter().cloned(), |reply| {
+        assert_eq!(reply.status, 200, "{}", reply.body);
+        content(&reply.json())
     })
 }
 
@@ -160,45 +148,38 @@ fn an_answer_has_the_bits_that_it_has_alone() {
     let requests = requests();
     let alone = one_by_one(&serve(&[]), &requests);
     for (isa, threads) in isas().into_iter().flat_map(|isa| [(isa, "1"), (isa, "2")]) {
-        let server = Server::start_in(
-            &["--model", model()],
-            &[
-                ("DYNQUANT_ISA", isa),
-                ("RAYON_NUM_THREADS", threads),
-                ("CANDLE_NUM_THREADS", threads),
-            ],
-        );
+        let [of_rayon, of_candle] = ["RAYON", "CANDLE"].map(|of| format!("{of}_NUM_THREADS"));
+        let variables = [("DYNQUANT_ISA", isa), (&*of_rayon, threads), (&*of_candle, threads)];
+        let server = Server::start_in(&["--model", &MODEL], &variables);
         for (index, answer) in together(&server, &requests).into_iter().enumerate() {
             let case = format!("{isa}, {threads} threads, request {index}");
             assert_eq!(answer, alone[index], "{case}");
         }
         // Proves that texts were computed together.
-        let steps = server.metric("dynquant_step_texts_count");
-        let small = server.metric("dynquant_step_texts_bucket{le=\"8.0\"}");
+        let steps = server.metric("step_texts_count");
+        let small = server.metric("step_texts_bucket{le=\"8.0\"}");
         assert!(small < steps, "{steps} steps, none of more than 8 texts");
     }
 }
 
-/// A query does not depend on other queries, nor on the number of keys that it does not attend to.
+/// Also of float models, where activations share a scale, and with attention in 8 bits: a query does
+/// not depend on other queries, nor on the number of keys that it does not attend to.
 #[test]
-fn attention_in_8_bits_has_the_same_bits_too() {
-    let server = serve(&["--attention", "int8"]);
+fn every_arithmetic_has_the_same_bits_too() {
     let requests = requests();
-    let alone = one_by_one(&server, &requests);
-    assert_eq!(together(&server, &requests), alone);
-    // The arithmetic differs from float.
-    let float = serve(&["--attention", "float32"]);
-    let (path, body) = &requests[5];
-    assert_ne!(content(&float.ok(path, body)), alone[5]);
-}
-
-#[test]
-fn float_models_and_a_shared_scale_have_the_same_bits_too() {
-    for preset in ["none", "onnxruntime"] {
-        let server = serve(&["--preset", preset]);
-        let requests = &requests()[..9];
+    for (options, count) in [
+        (["--preset", "none"], 9),
+        (["--preset", "onnxruntime"], 9),
+        (["--attention", "int8"], requests.len()),
+    ] {
+        let (server, requests) = (serve(&options), &requests[..count]);
         let alone = one_by_one(&server, requests);
-        assert_eq!(together(&server, requests), alone, "{preset}");
+        assert_eq!(together(&server, requests), alone, "{options:?}");
+        if options[0] == "--attention" {
+            // The arithmetic differs from float.
+            let float = one_by_one(&serve(&["--attention", "float32"]), &requests[5..6]);
+            assert_ne!(float[0], alone[5]);
+        }
     }
 }
 
@@ -274,10 +255,7 @@ fn prompts_of_all_kinds_are_continued() {
     let texts = ["And he said", "In those days"];
     let each = texts.map(|text| {
         let answer = server.ok(COMPLETIONS, &with("prompt", json!(text)));
-        assert_eq!(
-            (&answer["model"], &answer["object"]),
-            (&json!("small"), &json!("text_completion"))
-        );
+        assert_eq!(json!([answer["model"], answer["object"]]), json!(["small", "text_completion"]));
         answer["choices"][0]["text"].clone()
     });
     let both = server.ok(COMPLETIONS, &with("prompt", json!(texts)));
@@ -307,10 +285,7 @@ fn prompts_of_all_kinds_are_continued() {
     let rendered = "system: Be brief.\nuser: Who art thou?\nassistant:";
     let text = server.ok(COMPLETIONS, &with("prompt", json!(rendered)));
     let message = &chat["choices"][0]["message"];
-    assert_eq!(
-        (&message["role"], &chat["object"]),
-        (&json!("assistant"), &json!("chat.completion"))
-    );
+    assert_eq!(json!([message["role"], chat["object"]]), json!(["assistant", "chat.completion"]));
     assert_eq!(message["content"], text["choices"][0]["text"]);
     assert_eq!(chat["usage"], text["usage"]);
 
@@ -356,14 +331,7 @@ fn log_probabilities_are_those_of_the_scores() {
 
 /// Sends a request on a new connection, whose answer nobody has read.
 pub fn begin(server: &Server, path: &str, body: &Value) -> TcpStream {
-    let mut stream = TcpStream::connect(&server.address).unwrap();
-    stream.set_read_timeout(Some(PATIENCE)).unwrap();
-    let body = body.to_string();
-    let length = body.len();
-    let head = format!("POST {path} HTTP/1.1\r\nHost: test\r\nConnection: close\r\n");
-    let request = format!("{head}Content-Length: {length}\r\n\r\n{body}");
-    stream.write_all(request.as_bytes()).unwrap();
-    stream
+    server.connect(request(path, "Connection: close\r\n", &body.to_string()))
 }
 
 /// A request for long texts that no token ends.
@@ -381,9 +349,9 @@ fn a_long_prompt_holds_up_no_short_one() {
     let alone = content(&server.ok(COMPLETIONS, &body));
     let long = json!({"prompt": vec![7; 1000], "max_tokens": 4, "stream": true});
     let clients = [(); 6].map(|()| begin(&server, COMPLETIONS, &long));
-    server.wait_until("six are read", |server| server.metric("dynquant_sequences_running") == 6.);
+    server.wait_for(&[("sequences_running", 6.)]);
     assert_eq!(content(&server.ok(COMPLETIONS, &body)), alone);
-    let read = server.metric("dynquant_prompt_tokens_total");
+    let read = server.metric("prompt_tokens_total");
     assert!(read < 5000., "{read}");
     let answers = clients.map(rest);
     assert!(answers.iter().all(|answer| answer.contains("[DONE]")), "{answers:?}");
@@ -391,21 +359,14 @@ fn a_long_prompt_holds_up_no_short_one() {
 
 #[test]
 fn attention_in_8_bits_limits_positions() {
-    const DIR: &str = concat!(env!("CARGO_TARGET_TMPDIR"), "/positions");
-    fs::create_dir_all(DIR).unwrap();
-    let read = |file| fs::read(Path::new(ASSETS).join(file)).unwrap();
-    let write = |file: &str, bytes| fs::write(Path::new(DIR).join(file), bytes).unwrap();
-    write("tokenizer.json", read("tokenizer.json"));
-    write("model.safetensors", read("model.safetensors"));
-    let mut config: Value = serde_json::from_slice(&read("config.json")).unwrap();
-    config["max_position_embeddings"] = json!(100_000);
-    write("config.json", config.to_string().into());
+    let dir = copy_model("decoder", "positions");
+    let positions = |number: usize| format!("\"max_position_embeddings\": {number}");
+    change(&dir, "config.json", &positions(1024), &positions(100_000));
     for (attention, most) in [("int8", 65_536), ("bfloat16", 100_000)] {
-        let options = ["--model", DIR, "--attention", attention, "--max-tokens", "100001"];
-        let output = crate::process::command().args(options).output().unwrap();
-        let stderr = String::from_utf8(output.stderr).unwrap();
+        let options = ["--model", &dir, "--attention", attention, "--max-tokens", "100001"];
+        let error = failure(&options);
         let expected = format!("--max-tokens: expected at most {most}, which the model takes");
-        assert!(stderr.contains(&expected), "{stderr}");
+        assert!(error.contains(&expected), "{error}");
     }
 }
 
@@ -416,21 +377,15 @@ fn who_hangs_up_frees_the_cache() {
     for is_stream in [true, false] {
         let clients: Vec<TcpStream> =
             (0..9).map(|_| begin(&server, COMPLETIONS, &long(is_stream))).collect();
-        server.wait_until("texts are written", |server| {
-            server.metric("dynquant_sequences_running") == 6.
-                && server.metric("dynquant_sequences_waiting") == 3.
-                && server.metric("dynquant_cache_bytes") == f64::from(6 * 1024 * 2048)
-        });
+        let bytes = f64::from(6 * 1024 * 2048);
+        let all = [("sequences_running", 6.), ("sequences_waiting", 3.), ("cache_bytes", bytes)];
+        server.wait_for(&all);
         drop(clients);
-        server.wait_until("the cache is free", |server| {
-            server.metric("dynquant_cache_bytes") == 0.
-                && server.metric("dynquant_sequences_waiting") == 0.
-                && server.metric("dynquant_queue_length") == 0.
-                && server.metric("dynquant_requests_in_flight") == 0.
-        });
+        server.wait_for(&[("cache_bytes", 0.), ("sequences_waiting", 0.)]);
+        server.wait_for(&[("queue_length", 0.), ("requests_in_flight", 0.)]);
     }
     // Most of the tokens were never written.
-    let written = server.metric("dynquant_generated_tokens_total");
+    let written = server.metric("generated_tokens_total");
     assert!(written < 12_000., "{written}");
     server.ok(COMPLETIONS, &json!({"prompt": "And"}));
 }
@@ -439,26 +394,22 @@ fn who_hangs_up_frees_the_cache() {
 fn a_full_queue_is_refused() {
     let server = serve(&["--queue", "2", "--max-sequences", "1"]);
     let clients = [(); 2].map(|()| begin(&server, COMPLETIONS, &long(true)));
-    server.wait_until("one waits", |server| server.metric("dynquant_sequences_waiting") == 1.);
+    server.wait_for(&[("sequences_waiting", 1.)]);
     let reply = server.post(COMPLETIONS, &json!({"prompt": "And"}));
-    assert_eq!((reply.status, reply.retry_after.as_deref()), (429, Some("1")));
-    assert!(reply.message().contains("the queue of 2"), "{}", reply.message());
+    reply.says(429, "the queue of 2");
+    assert_eq!(reply.retry_after.as_deref(), Some("1"));
     assert_eq!(reply.json()["error"]["code"], "rate_limit_exceeded");
     drop(clients);
-    server.wait_until("the queue is free", |server| server.metric("dynquant_queue_length") == 0.);
+    server.wait_for(&[("queue_length", 0.)]);
     server.ok(COMPLETIONS, &json!({"prompt": "And"}));
 }
 
 /// The bytes of 128 tokens, from the error of a server with too few.
 fn page(attention: &str) -> usize {
-    let few = crate::process::command()
-        .args(["--model", model(), "--attention", attention])
-        .args(["--cache-bytes", "1000"])
-        .output();
-    let stderr = String::from_utf8(few.unwrap().stderr).unwrap();
-    let (_, bytes) = stderr.split_once("--cache-bytes: expected at least ").expect(&stderr);
-    let bytes = bytes.split(',').next().unwrap();
-    bytes.parse().expect(&stderr)
+    let options = ["--model", &MODEL, "--attention", attention, "--cache-bytes", "1000"];
+    let error = failure(&options);
+    let (_, bytes) = error.split_once("--cache-bytes: expected at least ").expect(&error);
+    bytes.split(',').next().unwrap().parse().expect(&error)
 }
 
 /// A cache for 512 tokens: texts of 129 to 256 take two of four pages.
@@ -480,22 +431,17 @@ fn wait_for_room(attention: &str, page: usize) {
     let budget = (4 * page + 127).to_string();
     let server = serve(&["--attention", attention, "--cache-bytes", &budget]);
     assert_eq!(server.get("/info").json()["max_input_length"], 511);
-    let most = std::sync::Mutex::new(0f64);
     let body = json!({"prompt": "And", "max_tokens": 200, "temperature": 0});
     let expected = content(&server.ok(COMPLETIONS, &body));
-    scope(|scope| {
-        let threads: Vec<_> =
-            (0..8).map(|_| scope.spawn(|| content(&server.ok(COMPLETIONS, &body)))).collect();
+    let most = scope(|scope| {
+        let ask = || assert_eq!(content(&server.ok(COMPLETIONS, &body)), expected);
+        let threads = [(); 8].map(|()| scope.spawn(ask));
+        let mut most = 0_f64;
         while threads.iter().any(|thread| !thread.is_finished()) {
-            let bytes = server.metric("dynquant_cache_bytes");
-            let mut most = most.lock().unwrap();
-            *most = most.max(bytes);
+            most = most.max(server.metric("cache_bytes"));
         }
-        for thread in threads {
-            assert_eq!(thread.join().unwrap(), expected);
-        }
+        most as usize
     });
-    let most = *most.lock().unwrap() as usize;
     assert_eq!(most, 4 * page, "{attention}");
 }
 
@@ -512,45 +458,83 @@ fn streams_end_before_the_server() {
     let all = rest(stream);
     assert!(all.contains("\"finish_reason\":\"length\""), "{all}");
     assert!(all.contains("data: [DONE]"), "{all}");
-    let (status, _) = server.wait();
-    assert!(status.success());
+    server.wait_for_success();
 }
 
 #[test]
 fn what_is_not_supported_is_named() {
     let server = serve(&[]);
-    let prompt = |name: &str, value: Value| {
-        let mut body = json!({"prompt": "And", "max_tokens": 1});
+    let post = |mut body: Value, name: &str, value: Value| {
         body[name] = value;
-        (COMPLETIONS, body)
+        server.post(if body["messages"].is_null() { COMPLETIONS } else { CHAT }, &body)
     };
-    let chat = |name: &str, value: Value| {
-        let mut body = json!({"messages": [{"role": "user", "content": "Who?"}], "max_tokens": 1});
-        body[name] = value;
-        (CHAT, body)
-    };
-    for (name, value) in [
-        ("user", json!("me")),
-        ("logit_bias", json!({})),
-        ("n", json!(1)),
-        ("tools", json!([])),
-        ("response_format", json!({"type": "text"})),
-        ("stop", Value::Null),
-        ("service_tier", json!("auto")),
-        ("never_heard_of", Value::Null),
-    ] {
-        let (path, body) = chat(name, value);
-        server.ok(path, &body);
+    let prompt = |name: &str, value| post(json!({"prompt": "And", "max_tokens": 1}), name, value);
+    let question = json!({"messages": [{"role": "user", "content": "Who?"}], "max_tokens": 1});
+    let chat = |name: &str, value| post(question.clone(), name, value);
+    let value = |json| serde_json::from_str(json).expect(json);
+    for [name, json] in rows(NEUTRAL) {
+        assert_eq!(chat(name, value(json)).status, 200, "{name}");
     }
-    let refused = |(path, body): (&str, Value), expected: &str| {
-        let reply = server.post(path, &body);
-        let message = reply.message();
-        assert_eq!(reply.status, 400, "{expected}: {}", reply.body);
-        assert!(message.contains(expected), "{expected}: {message}");
+    let refused = |reply: Reply, expected: &str| {
+        reply.says(400, expected);
         assert_eq!(reply.json()["error"]["type"], "invalid_request_error");
     };
-    let value = |json| serde_json::from_str(json).expect(json);
-    let of_prompts = r#"
+    for [name, json, expected] in rows(OF_PROMPTS) {
+        refused(prompt(name, value(json)), expected);
+    }
+    let long = prompt("prompt", json!(vec![5; 1024]));
+    refused(long, "the prompt: expected at most 1023 tokens, got 1024");
+    let long = "é\u{1}".repeat(100_000);
+    let got = "stop: expected at most 16 strings of 1 to 1024 bytes, got one of 300000 bytes";
+    refused(prompt("stop", json!(["a", long])), got);
+    let stops: Vec<String> = (0..16).map(|index| format!("{index}").repeat(500)).collect();
+    assert_eq!(prompt("stop", json!(stops)).status, 200);
+    // A name is cut, so that the reason remains readable.
+    let reply = prompt(&long, json!(long));
+    assert!(reply.body.len() < 3000, "{} bytes", reply.body.len());
+    refused(reply, "..: not supported: expected no such field, got \"é");
+    let said = |count| json!(vec![json!({"role": "user", "content": ""}); count]);
+    let expected = "the prompt: expected at most 1023 tokens, got";
+    refused(chat("messages", said(1024)), expected);
+    let expected = "messages: expected at most 1024, the model's tokens, got 20000";
+    refused(chat("messages", said(20_000)), expected);
+    for [name, json, expected] in rows(OF_CHATS) {
+        refused(chat(name, value(json)), expected);
+    }
+    let reply = server.post(COMPLETIONS, &json!({"prompt": vec![5; 2000]}));
+    assert_eq!(reply.json()["error"]["code"], "context_length_exceeded");
+    assert_eq!(prompt("model", json!("gpt-5")).status, 404);
+    for (path, body) in [
+        ("/v1/embeddings", json!({"input": "a"})),
+        ("/embed", json!({"inputs": "a"})),
+        ("/predict", json!({"inputs": "a"})),
+    ] {
+        let message = server.post(path, &body).message();
+        assert_eq!(message, "the model has no embeddings and classes: it generates texts");
+    }
+    assert_eq!(server.get("/health").status, 200);
+    assert_eq!(server.metric("queue_length"), 0.);
+
+    let embeddings = Server::start(&[]);
+    let reply = embeddings.post(COMPLETIONS, &json!({"prompt": "And"}));
+    assert_eq!(reply.message(), "the model generates no texts: it answers with embeddings");
+    let base = Server::start(&["--model", &format!("{ASSETS}/decoder")]);
+    base.post(CHAT, &question).says(400, "no chat template");
+}
+
+/// Fields that change nothing.
+const NEUTRAL: &str = r#"
+user | "me"
+logit_bias | {}
+n | 1
+tools | []
+response_format | {"type": "text"}
+stop | null
+service_tier | "auto"
+never_heard_of | null
+"#;
+
+const OF_PROMPTS: &str = r#"
 n | 2 | n: expected 1, got 2
 logit_bias | {"5": 1} | logit_bias: not supported: expected {}, got
 echo | true | echo: not supported: expected false, got true
@@ -572,28 +556,8 @@ prompt | "" | prompt: expected at least one text, got none
 prompt | [1024] | prompt: expected token ids below 1024, got 1024
 prompt | [1, "a"] | expected a string, a list of strings, a list of token
 "#;
-    for [name, json, expected] in rows(of_prompts) {
-        refused(prompt(name, value(json)), expected);
-    }
-    let long = prompt("prompt", json!(vec![5; 1024]));
-    refused(long, "the prompt: expected at most 1023 tokens, got 1024");
-    let long = "é\u{1}".repeat(100_000);
-    let got = "stop: expected at most 16 strings of 1 to 1024 bytes, got one of 300000 bytes";
-    refused(prompt("stop", json!(["a", long])), got);
-    let stops: Vec<String> = (0..16).map(|index| format!("{index}").repeat(500)).collect();
-    let (path, body) = prompt("stop", json!(stops));
-    server.ok(path, &body);
-    // A name is cut, so that the reason remains readable.
-    let (path, body) = prompt(&long, json!(long));
-    let reply = server.post(path, &body);
-    assert!(reply.body.len() < 3000, "{} bytes", reply.body.len());
-    refused((path, body), "..: not supported: expected no such field, got \"é");
-    let said = |count| json!(vec![json!({"role": "user", "content": ""}); count]);
-    let expected = "the prompt: expected at most 1023 tokens, got";
-    refused(chat("messages", said(1024)), expected);
-    let expected = "messages: expected at most 1024, the model's tokens, got 20000";
-    refused(chat("messages", said(20_000)), expected);
-    let of_chats = r#"
+
+const OF_CHATS: &str = r#"
 messages | [] | messages: expected at least one text
 messages | [{"role": "user", "content": [{"type": "image_url", "image_url": {}}]}] | expected a string, or a list of parts of type "text"
 messages | [{"role": "critic", "content": "a"}] | messages: expected role system, developer, user, assistant or tool, got "critic"
@@ -607,29 +571,3 @@ response_format | {"type": "json_object", "strict": true} | unknown field `stric
 response_format | {"type": "json_schema", "json_schema": {"schema": {"not": {}}}} | response_format: Unimplemented keys: ["not"]
 response_format | {"type": "json_schema", "json_schema": {"schema": {"pattern": "("}}} | response_format: regex
 "#;
-    for [name, json, expected] in rows(of_chats) {
-        refused(chat(name, value(json)), expected);
-    }
-    let reply = server.post(COMPLETIONS, &json!({"prompt": vec![5; 2000]}));
-    assert_eq!(reply.json()["error"]["code"], "context_length_exceeded");
-    let (path, body) = prompt("model", json!("gpt-5"));
-    assert_eq!(server.post(path, &body).status, 404);
-    for (path, body) in [
-        ("/v1/embeddings", json!({"input": "a"})),
-        ("/embed", json!({"inputs": "a"})),
-        ("/predict", json!({"inputs": "a"})),
-    ] {
-        let message = server.post(path, &body).message();
-        assert_eq!(message, "the model has no embeddings and classes: it generates texts");
-    }
-    assert_eq!(server.get("/health").status, 200);
-    assert_eq!(server.metric("dynquant_queue_length"), 0.);
-
-    let embeddings = Server::start(&[]);
-    let reply = embeddings.post(COMPLETIONS, &json!({"prompt": "And"}));
-    assert_eq!(reply.message(), "the model generates no texts: it answers with embeddings");
-    let base = Server::start(&["--model", ASSETS]);
-    let (path, body) = chat("temperature", json!(0));
-    let message = base.post(path, &body).message();
-    assert!(message.contains("no chat template"), "{message}");
-}

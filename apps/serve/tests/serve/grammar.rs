@@ -4,7 +4,7 @@ use std::thread::scope;
 
 use serde_json::{Value, json};
 
-use crate::generate::{CHAT, COMPLETIONS, events, serve};
+use crate::generate::{CHAT, COMPLETIONS, events, joined, serve};
 use crate::process::Server;
 
 fn chat(number: usize, format: &Value) -> Value {
@@ -41,10 +41,8 @@ fn an_answer_keeps_to_its_schema() {
         let kin = value["kin"].as_array().unwrap();
         let is_kin = kin.iter().all(|kin| kin == "son" || kin == "daughter");
         let age = value["age"].as_u64().unwrap();
-        is_kin
-            && kin.len() <= 3
-            && age <= 150
-            && value["name"].as_str().unwrap().chars().count() <= 20
+        let name = value["name"].as_str().unwrap().chars().count();
+        is_kin && kin.len() <= 3 && age <= 150 && name <= 20
     };
     for preset in ["int8", "none"] {
         let server = serve(&["--preset", preset]);
@@ -68,10 +66,7 @@ fn an_answer_keeps_to_its_schema() {
                 scope.spawn(move || {
                     let body = chat(number, person);
                     let parts = events(server, CHAT, &body);
-                    let deltas = parts.iter();
-                    let deltas = deltas.map(|part| &part["choices"][0]["delta"]["content"]);
-                    let content: String = deltas.filter_map(Value::as_str).collect();
-                    assert_eq!(content, answer(plain, &body).0);
+                    assert_eq!(joined(&parts, "content"), answer(plain, &body).0);
                 });
             }
         });
@@ -83,7 +78,7 @@ fn an_answer_keeps_to_its_schema() {
         }
         // A schema without an end.
         let reply = server.post(CHAT, &chat(0, &by_schema(json!({"$ref": "#"}))));
-        assert_eq!((reply.status, reply.body.contains("response_format")), (400, true));
+        reply.says(400, "response_format");
         let (yes, is_end) = answer(&server, &chat(1, &by_schema(json!({"const": "yes"}))));
         assert_eq!((yes.as_str(), is_end), ("\"yes\"", true));
     }
@@ -141,18 +136,13 @@ fn an_answer_keeps_to_its_form() {
             if route == COMPLETIONS {
                 body = json!({"prompt": "a", "structured_outputs": form});
             }
-            let reply = server.post(route, &body);
-            assert_eq!(reply.status, 400, "{form}: {}", reply.body);
-            assert!(reply.message().contains(expected), "{form}: {}", reply.body);
+            server.post(route, &body).says(400, expected);
         }
     }
     // Too large once it is written.
     let large = body(&json!({"regex": "((a{1,1000}){1,1000}){1,1000}"}), 1);
-    let reply = server.post(CHAT, &large);
-    assert_eq!(reply.status, 400, "{}", reply.body);
-    assert!(reply.message().starts_with("the grammar: "), "{}", reply.body);
+    server.post(CHAT, &large).says(400, "the grammar: ");
     let mut both = body(&json!({"choice": ["a"]}), 1);
     both["response_format"] = json!({"type": "json_object"});
-    let message = server.post(CHAT, &both).message();
-    assert!(message.contains("expected none beside response_format"), "{message}");
+    server.post(CHAT, &both).says(400, "expected none beside response_format");
 }

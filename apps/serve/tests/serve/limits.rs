@@ -1,9 +1,8 @@
 //! Each limit, and the answer beyond it.
 
 use std::io::{Read, Write};
-use std::net::TcpStream;
 
-use serde_json::{Value, json};
+use serde_json::json;
 
 use crate::process::{Server, rest};
 
@@ -17,11 +16,9 @@ fn texts_of_a_request() {
     let texts = |count| vec!["a"; count];
     server.ok("/embed", &json!({"inputs": texts(3)}));
     let tei = server.post("/embed", &json!({"inputs": texts(4)}));
-    assert_eq!(tei.status, 422);
-    assert_eq!(tei.message(), "inputs: expected at most 3 texts, got 4");
+    tei.is(422, "inputs: expected at most 3 texts, got 4");
     let openai = server.post("/v1/embeddings", &json!({"input": texts(5)}));
-    assert_eq!(openai.status, 400);
-    assert_eq!(openai.message(), "input: expected at most 3 texts, got 5");
+    openai.is(400, "input: expected at most 3 texts, got 5");
     let batch: Vec<_> = texts(4).into_iter().map(|text| vec![text]).collect();
     assert_eq!(server.post("/predict", &json!({"inputs": batch})).status, 422);
 }
@@ -31,12 +28,9 @@ fn tokens_of_a_text() {
     let server = Server::start(&["--max-tokens", "10"]);
     server.ok("/embed", &json!({"inputs": text_of(8)}));
     let long = json!({"inputs": ["a", text_of(9)]});
-    let reply = server.post("/embed", &long);
-    assert_eq!(reply.status, 422);
-    assert_eq!(reply.message(), "inputs[1]: expected at most 10 tokens, got 11");
+    server.post("/embed", &long).is(422, "inputs[1]: expected at most 10 tokens, got 11");
     let reply = server.post("/v1/embeddings", &json!({"input": text_of(2000)}));
-    assert_eq!(reply.status, 400);
-    assert_eq!(reply.message(), "input: expected at most 10 tokens, got 2002");
+    reply.is(400, "input: expected at most 10 tokens, got 2002");
     // Places in the queue are freed after a refusal.
     server.ok("/embed", &json!({"inputs": text_of(8)}));
 }
@@ -46,19 +40,15 @@ fn bytes_of_a_body() {
     let server = Server::start(&["--max-body-bytes", "1000"]);
     let body = |length: usize| format!("{:<length$}", json!({"inputs": "a"}).to_string());
     assert_eq!(server.post_text("/embed", &body(1000)).status, 200);
-    for (path, length) in [("/embed", 1001), ("/v1/embeddings", 1001), ("/embed", 3_000_000)] {
-        let length = if length == 1001 { 1001 } else { 7000 };
-        let reply = server.post_text(path, &body(length));
-        assert_eq!(reply.status, 413);
-        assert_eq!(reply.message(), format!("the body: expected at most 1000 bytes, got {length}"));
+    for (path, length) in [("/embed", 1001), ("/v1/embeddings", 1001), ("/embed", 7000)] {
+        let message = format!("the body: expected at most 1000 bytes, got {length}");
+        server.post_text(path, &body(length)).is(413, &message);
     }
     // A chunked body of unknown length.
-    let mut stream = TcpStream::connect(&server.address).unwrap();
     let head = "POST /embed HTTP/1.1\r\nHost: test\r\nConnection: close\r\nTransfer-Encoding: chunked\r\n\r\n";
     let chunk = body(700);
     let chunk = format!("{:x}\r\n{chunk}\r\n", chunk.len());
-    stream.write_all(format!("{head}{chunk}{chunk}0\r\n\r\n").as_bytes()).unwrap();
-    let reply = rest(stream);
+    let reply = rest(server.connect(format!("{head}{chunk}{chunk}0\r\n\r\n")));
     assert!(reply.starts_with("HTTP/1.1 413"), "{reply}");
     assert!(reply.contains("the body: expected at most 1000 bytes, got more"), "{reply}");
 }
@@ -73,12 +63,8 @@ fn requests_at_a_time() {
         ("/v1/embeddings", json!({"input": "a"})),
     ] {
         let reply = server.post(path, &body);
-        assert_eq!(reply.status, 429);
+        reply.is(429, "overloaded: expected at most 1 requests at a time, got one more");
         assert_eq!(reply.retry_after.as_deref(), Some("1"));
-        assert_eq!(
-            reply.message(),
-            "overloaded: expected at most 1 requests at a time, got one more"
-        );
         let error = reply.json();
         match path {
             "/v1/embeddings" => assert_eq!(error["error"]["code"], "rate_limit_exceeded"),
@@ -116,18 +102,12 @@ fn places_in_the_queue() {
         assert_eq!(reply.json(), expected);
     }
     for reply in refused {
-        assert_eq!(reply.status, 429, "{}", reply.body);
+        reply.says(429, "the room left in the queue of 64, got 60");
         assert_eq!(reply.retry_after.as_deref(), Some("1"));
-        let message = reply.message();
-        assert!(message.contains("the room left in the queue of 64, got 60"), "{message}");
     }
     // More texts than places are not an overload: they would never fit.
-    let many: Vec<Value> = vec![json!("a"); 65];
-    let reply = server.post("/embed", &json!({"inputs": many}));
-    assert_eq!(
-        (reply.status, reply.message().as_str()),
-        (422, "inputs: expected at most 64 texts, got 65")
-    );
+    let reply = server.post("/embed", &json!({"inputs": vec!["a"; 65]}));
+    reply.is(422, "inputs: expected at most 64 texts, got 65");
     assert_eq!(server.ok("/embed", &body), expected);
 }
 

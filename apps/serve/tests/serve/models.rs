@@ -7,13 +7,12 @@ use dynquant_embed::{Classifier, Embedder, MultiVector, MultiVectorEmbedder, Opt
 use serde_json::{Value, json};
 
 use crate::formats::floats;
-use crate::process::Server;
+use crate::process::{ASSETS, Server};
 
 const QUERY: &str = "which city lies on the river";
 
 pub fn folder(name: &str) -> PathBuf {
-    let assets = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../assets/reference/encoders");
-    assets.join(name)
+    Path::new(ASSETS).join("reference/encoders").join(name)
 }
 
 pub fn serve(name: &str, options: &[&str]) -> Server {
@@ -24,13 +23,12 @@ pub fn serve(name: &str, options: &[&str]) -> Server {
 fn texts() -> Vec<String> {
     let text = fs::read_to_string(folder("bert/expected.json")).unwrap();
     let expected: Value = serde_json::from_str(&text).unwrap();
-    let texts = expected["texts"].as_array().unwrap().iter();
+    let texts = expected["texts"].as_array().unwrap().iter().map(|text| text.as_str().unwrap());
     // An empty text is refused.
-    let texts = texts.filter(|text| *text != "");
-    texts.map(|text| text.as_str().unwrap().to_owned()).collect()
+    texts.filter(|text| !text.is_empty()).map(str::to_owned).collect()
 }
 
-fn vectors(value: &Value) -> Vec<Vec<f32>> {
+pub fn vectors(value: &Value) -> Vec<Vec<f32>> {
     value.as_array().unwrap().iter().map(floats).collect()
 }
 
@@ -85,22 +83,23 @@ fn check_late(name: &str, server: &Server, texts: &[String]) {
     assert_eq!(queries, values(embedder.embed_queries(texts).unwrap()), "{name}");
     assert_eq!(documents, values(embedder.embed_documents(texts).unwrap()), "{name}");
     let reply = server.post("/embed", &json!({"inputs": "bread"}));
-    let message = "the model has a vector of each token only: see /embed_all";
-    assert_eq!((reply.status, &*reply.message()), (424, message), "{name}");
+    reply.is(424, "the model has a vector of each token only: see /embed_all");
+}
+
+/// A field of each entry with its score.
+fn pairs<T>(entries: &Value, field: &str, of: fn(&Value) -> T) -> Vec<(T, f32)> {
+    let pair = |entry: &Value| (of(&entry[field]), entry["score"].as_f64().unwrap() as f32);
+    entries.as_array().unwrap().iter().map(pair).collect()
 }
 
 fn check_classifier(name: &str, server: &Server, texts: &[String]) {
     let classifier = Classifier::open(folder(name)).unwrap();
     let batch: Vec<[&String; 1]> = texts.iter().map(|text| [text]).collect();
     let answers = server.ok("/predict", &json!({"inputs": batch, "truncate": true}));
-    for (answer, classes) in
-        answers.as_array().unwrap().iter().zip(classifier.classify(texts).unwrap())
-    {
-        let of_answer = answer.as_array().unwrap().iter().map(|class| {
-            let label = class["label"].as_str().unwrap().to_owned();
-            (label, class["score"].as_f64().unwrap() as f32)
-        });
-        assert_eq!(of_answer.collect::<Vec<_>>(), classes, "{name}");
+    let expected = classifier.classify(texts).unwrap();
+    for (answer, classes) in answers.as_array().unwrap().iter().zip(expected) {
+        let answer = pairs(answer, "label", |label| label.as_str().unwrap().to_owned());
+        assert_eq!(answer, classes, "{name}");
     }
 }
 
@@ -108,12 +107,7 @@ fn check_reranker(name: &str, server: &Server, texts: &[String]) {
     let reranker = Reranker::open(folder(name)).unwrap();
     let rank = |texts: &[String], raw: bool| {
         let body = json!({"query": QUERY, "texts": texts, "truncate": true, "raw_scores": raw});
-        let ranks = server.ok("/rerank", &body);
-        let pair = |rank: &Value| {
-            let index = rank["index"].as_u64().unwrap() as usize;
-            (index, rank["score"].as_f64().unwrap() as f32)
-        };
-        ranks.as_array().unwrap().iter().map(pair).collect::<Vec<_>>()
+        pairs(&server.ok("/rerank", &body), "index", |index| index.as_u64().unwrap() as usize)
     };
     // Two folders request logits, the others the sigmoid, which is the API's default.
     let is_raw = ["reranker-xlm-roberta", "reranker-modules"].contains(&name);

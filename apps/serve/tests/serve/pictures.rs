@@ -5,12 +5,14 @@ use base64::prelude::BASE64_STANDARD;
 use dynquant_embed::{Embedder, ImageEmbedder, Picture, normalized};
 use serde_json::{Value, json};
 
-use crate::process::Server;
+use crate::process::{ASSETS, Server};
 
-const FOLDER: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../assets/reference/images");
+fn folder(name: &str) -> String {
+    format!("{ASSETS}/reference/images/{name}")
+}
 
 fn uri(name: &str) -> (Vec<u8>, String) {
-    let bytes = std::fs::read(format!("{FOLDER}/pictures/{name}")).unwrap();
+    let bytes = std::fs::read(folder("pictures") + "/" + name).unwrap();
     let data = BASE64_STANDARD.encode(&bytes);
     (bytes, format!("data:image/png;base64,{data}"))
 }
@@ -21,7 +23,7 @@ fn vector(entry: &Value) -> Vec<f32> {
 
 #[test]
 fn pictures_and_texts_have_the_library_s_vectors() {
-    let clip = format!("{FOLDER}/clip");
+    let clip = folder("clip");
     let server = Server::start(&["--model", &clip]);
     let (wide, wide_uri) = uri("wide.png");
     let (gray, gray_uri) = uri("gray.png");
@@ -29,13 +31,12 @@ fn pictures_and_texts_have_the_library_s_vectors() {
     let embed =
         |bytes: &[u8]| normalized(pictures.embed(&[Picture::Bytes(bytes)]).unwrap().remove(0));
     let text = "a photo of a cat";
-    let of_text = Embedder::open(&clip).unwrap().embed(&[text]).unwrap().remove(0);
-    let of_text = normalized(of_text);
+    let of_text = Embedder::open(&clip).unwrap().embed(&[text]).unwrap();
+    let of_text = normalized(of_text.concat());
 
     let input = json!([{"image": wide_uri}, {"text": text}, {"image": gray_uri}, {"text": text}]);
-    let reply = server.post("/v1/embeddings", &json!({"input": input}));
-    assert_eq!(reply.status, 200, "{}", reply.body);
-    let data = reply.json()["data"].as_array().unwrap().clone();
+    let answer = server.ok("/v1/embeddings", &json!({"input": input}));
+    let data = answer["data"].as_array().unwrap();
     let expected = [embed(&wide), of_text.clone(), embed(&gray), of_text];
     for (index, (entry, expected)) in data.iter().zip(&expected).enumerate() {
         assert_eq!(entry["index"], index);
@@ -43,8 +44,7 @@ fn pictures_and_texts_have_the_library_s_vectors() {
     }
     assert_eq!(data.len(), 4);
 
-    let usage = &reply.json()["usage"]["prompt_tokens"];
-    assert!(usage.as_u64() > Some(2 * pictures.tokens() as u64));
+    assert!(answer["usage"]["prompt_tokens"].as_u64() > Some(2 * pictures.tokens() as u64));
 }
 
 #[test]
@@ -52,7 +52,7 @@ fn folders_without_texts_have_the_library_s_vectors() {
     let files = ["wide.png", "gray.png"].map(uri);
     let items = files.each_ref().map(|(_, uri)| json!({"image": uri}));
     for name in ["clip-vision", "dinov2", "dinov2-registers", "siglip-vision"] {
-        let folder = format!("{FOLDER}/{name}");
+        let folder = folder(name);
         let server = Server::start(&["--model", &folder]);
         let pictures = ImageEmbedder::open(&folder).unwrap();
         let embed =
@@ -79,7 +79,7 @@ fn folders_without_texts_have_the_library_s_vectors() {
 
 #[test]
 fn mistakes_name_the_picture() {
-    let clip = format!("{FOLDER}/clip");
+    let clip = folder("clip");
     let server = Server::start(&["--model", &clip]);
     let (_, good) = uri("wide.png");
     for (input, expected) in [
@@ -100,11 +100,9 @@ fn mistakes_name_the_picture() {
         (json!([{"image": good}, {"text": ""}]), "input[1]: expected a text, got an empty one"),
         (json!([7, {"image": good}]), "expected a string, a list of strings"),
     ] {
-        let reply = server.post("/v1/embeddings", &json!({"input": input}));
-        assert_eq!(reply.status, 400, "{}", reply.body);
-        assert!(reply.message().contains(expected), "{}", reply.message());
+        server.post("/v1/embeddings", &json!({"input": input})).says(400, expected);
     }
     let other = Server::start(&[]);
     let reply = other.post("/v1/embeddings", &json!({"input": [{"image": good}]}));
-    assert!(reply.message().contains("no embeddings of pictures"), "{}", reply.message());
+    reply.says(400, "no embeddings of pictures");
 }

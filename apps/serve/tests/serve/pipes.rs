@@ -2,13 +2,13 @@
 
 #[cfg(target_os = "linux")]
 use std::fs::File;
-use std::io::{BufRead, BufReader, Read, Write};
+use std::io::{BufRead, BufReader, Write};
 use std::net::TcpStream;
 use std::process::{Command, Stdio};
 
 use serde_json::Value;
 
-use crate::process::{PATIENCE, command};
+use crate::process::{PATIENCE, command, rest};
 
 fn closed() -> Stdio {
     let (reader, writer) = std::io::pipe().unwrap();
@@ -58,8 +58,7 @@ fn a_server_goes_on_when_nobody_reads_its_logs() {
         stream.set_read_timeout(Some(PATIENCE)).unwrap();
         let head = "GET /health HTTP/1.1\r\nHost: test\r\nConnection: close\r\n\r\n";
         stream.write_all(head.as_bytes()).unwrap();
-        let mut reply = String::new();
-        stream.read_to_string(&mut reply).unwrap();
+        let reply = rest(stream);
         assert!(reply.starts_with("HTTP/1.1 200"), "{reply}");
     }
     let id = server.id().to_string();

@@ -56,7 +56,7 @@ fn check(options: &[&str], prompts: &[(usize, usize, u64)]) {
         assert_eq!(found, expected, "{options:?}, {count} and {rest}");
         sum += found;
     }
-    let total = servers[0].metric("dynquant_cached_prompt_tokens_total");
+    let total = servers[0].metric("cached_prompt_tokens_total");
     assert_eq!(total as u64, sum);
 }
 
@@ -83,22 +83,15 @@ fn a_prefix_is_read_once() {
         &["--attention", "bfloat16"],
         &["--prefill-tokens", "37"],
         &["--prefill-tokens", "2048"],
+        &["--preset", "none", "--prefill-tokens", "96"],
     ] {
         check(options, &PROMPTS);
     }
-    // Keys and values in 8 bits have no pages.
-    check(&["--attention", "int8"], &PROMPTS.map(|(count, rest, _)| (count, rest, 0)));
-}
-
-#[test]
-fn a_float_model_has_the_same_bits_after_a_prefix() {
-    check(&["--preset", "none", "--prefill-tokens", "96"], &PROMPTS);
-}
-
-/// The tokens of a piece share a scale, and so depend on the pieces.
-#[test]
-fn a_model_of_one_scale_shares_nothing() {
-    check(&["--preset", "onnxruntime"], &PROMPTS.map(|(count, rest, _)| (count, rest, 0)));
+    // Keys and values in 8 bits have no pages; the tokens of a piece may share a scale, and so
+    // depend on the pieces.
+    for options in [["--attention", "int8"], ["--preset", "onnxruntime"]] {
+        check(&options, &PROMPTS.map(|(count, rest, _)| (count, rest, 0)));
+    }
 }
 
 #[test]
@@ -151,9 +144,7 @@ fn running_texts_share_their_prefix_and_keep_their_bits() {
     let expected = alone.ok(COMPLETIONS, &long);
     long["stream"] = json!(true);
     let running = begin(server, COMPLETIONS, &long);
-    server.wait_until("a text is written", |server| {
-        server.metric("dynquant_generated_tokens_total") > 20.
-    });
+    server.wait_until("a text is written", |it| it.metric("generated_tokens_total") > 20.);
     let mut many = request(&[], 60);
     many["prompt"] = json!([(300, 5), (290, 7), (9, 200), (200, 1)].map(|(a, b)| prompt(a, b)));
     let (found, _) = ask(&servers, COMPLETIONS, &many);
@@ -170,8 +161,7 @@ fn running_texts_share_their_prefix_and_keep_their_bits() {
     let mut client = begin(server, COMPLETIONS, &abandoned);
     client.read_exact(&mut [0; 1000]).unwrap();
     drop(client);
-    server
-        .wait_until("the text is over", |server| server.metric("dynquant_sequences_running") == 0.);
+    server.wait_for(&[("sequences_running", 0.)]);
     let (found, _) = ask(&servers, COMPLETIONS, &request(&tokens(5, 200), 9));
     assert_eq!(found, 128);
 }
@@ -211,16 +201,13 @@ fn answers_are_those_without_a_cache() {
             });
         }
     });
-    server.wait_until("all texts are over", |server| {
-        server.metric("dynquant_queue_length") == 0.
-            && server.metric("dynquant_sequences_running") == 0.
-    });
-    let read = server.metric("dynquant_prompt_tokens_total");
-    let found = server.metric("dynquant_cached_prompt_tokens_total");
+    server.wait_for(&[("queue_length", 0.), ("sequences_running", 0.)]);
+    let read = server.metric("prompt_tokens_total");
+    let found = server.metric("cached_prompt_tokens_total");
     assert!(found > 1000. && read > 1000., "{found} found, {read} read");
     // Only prefixes hold pages now.
-    let held = server.metric("dynquant_prefix_bytes");
-    assert_eq!(server.metric("dynquant_cache_bytes"), held);
+    let held = server.metric("prefix_bytes");
+    assert_eq!(server.metric("cache_bytes"), held);
     assert!(held > 0. && held <= (14 * PAGE_BYTES) as f64, "{held}");
 }
 
@@ -230,9 +217,8 @@ fn a_text_that_fits_is_never_refused() {
     let bytes = (4 * PAGE_BYTES).to_string();
     let servers = pair(&["--cache-bytes", &bytes]);
     ask(&servers, COMPLETIONS, &request(&tokens(9, 130), 100));
-    servers[0].wait_until("the page that is full stays", |server| {
-        server.metric("dynquant_cache_bytes") == PAGE_BYTES as f64
-    });
+    // The page that is full stays.
+    servers[0].wait_for(&[("cache_bytes", PAGE_BYTES as f64)]);
     let body = |seed| request(&tokens(seed, 400), 113);
     for (seed, expected) in [(1, 0), (2, 0), (2, 384), (1, 0)] {
         let (found, _) = ask(&servers, COMPLETIONS, &body(seed));

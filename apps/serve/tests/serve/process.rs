@@ -1,10 +1,12 @@
 //! A server in a separate process, and requests to it.
 
+use std::fs;
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::TcpStream;
+use std::path::Path;
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::sync::{Arc, Mutex};
-use std::thread::JoinHandle;
+use std::thread::{JoinHandle, scope, sleep};
 use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
@@ -13,8 +15,37 @@ use ureq::Agent;
 /// A limit far longer than any step takes, also on a busy machine.
 pub const PATIENCE: Duration = Duration::from_secs(60);
 
+pub const ASSETS: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../assets");
+
 pub fn command() -> Command {
     Command::new(env!("CARGO_BIN_EXE_dynquant-serve"))
+}
+
+/// The message of a server that does not start.
+pub fn failure(options: &[&str]) -> String {
+    let output = command().args(options).output().unwrap();
+    let stderr = String::from_utf8(output.stderr).unwrap();
+    assert_eq!(output.status.code(), Some(1), "{options:?}: {stderr}");
+    assert!(!stderr.contains("panicked"), "{options:?}: {stderr}");
+    stderr
+}
+
+/// A copy of the files of a model in the assets, in a folder for a test.
+pub fn copy_model(model: &str, name: &str) -> String {
+    let dir = format!("{}/{name}", env!("CARGO_TARGET_TMPDIR"));
+    fs::create_dir_all(&dir).unwrap();
+    for file in ["config.json", "tokenizer.json", "model.safetensors"] {
+        fs::copy(format!("{ASSETS}/{model}/{file}"), format!("{dir}/{file}")).unwrap();
+    }
+    dir
+}
+
+/// Replaces a part of a file of a model, which must be there.
+pub fn change(dir: &str, file: &str, from: &str, to: &str) {
+    let file = Path::new(dir).join(file);
+    let text = fs::read_to_string(&file).unwrap();
+    assert!(text.contains(from), "{text}");
+    fs::write(file, text.replace(from, to)).unwrap();
 }
 
 /// A running server; it is killed when dropped.
@@ -48,6 +79,23 @@ impl Reply {
         };
         message.as_str().unwrap().to_owned()
     }
+
+    /// Checks that the answer is an error with this message.
+    pub fn is(&self, status: u16, message: &str) {
+        assert_eq!((self.status, &*self.message()), (status, message), "{}", self.body);
+    }
+
+    /// Checks that the answer is an error with this part of a message.
+    pub fn says(&self, status: u16, part: &str) {
+        assert_eq!(self.status, status, "{part}: {}", self.body);
+        assert!(self.message().contains(part), "{part}: {}", self.body);
+    }
+}
+
+/// The text of a request with a body.
+pub fn request(path: &str, head: &str, body: &str) -> String {
+    let length = body.len();
+    format!("POST {path} HTTP/1.1\r\nHost: test\r\n{head}Content-Length: {length}\r\n\r\n{body}")
 }
 
 impl Server {
@@ -118,11 +166,30 @@ impl Server {
         reply.json()
     }
 
+    /// The answers to requests that are sent at a time.
+    pub fn together<T: Send>(
+        &self,
+        requests: impl IntoIterator<Item = (&'static str, Value)>,
+        of: impl Fn(Reply) -> T + Sync,
+    ) -> Vec<T> {
+        let ask = |(path, body): (&str, Value)| of(self.post(path, &body));
+        scope(|scope| {
+            let ask = &ask;
+            let threads = requests.into_iter().map(|request| scope.spawn(move || ask(request)));
+            let threads: Vec<_> = threads.collect();
+            threads.into_iter().map(|thread| thread.join().unwrap()).collect()
+        })
+    }
+
     /// The value of a metric.
     pub fn metric(&self, name: &str) -> f64 {
         let text = self.get("/metrics").body;
-        let line = text.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(' '));
-        line.unwrap_or_else(|| panic!("{name} in {text}")).parse().unwrap()
+        let value = |line: &str| {
+            let value = line.strip_prefix("dynquant_")?.strip_prefix(name)?;
+            value.strip_prefix(' ').map(str::to_owned)
+        };
+        let value = text.lines().find_map(value);
+        value.unwrap_or_else(|| panic!("{name} in {text}")).parse().unwrap()
     }
 
     /// Waits until the condition holds.
@@ -130,34 +197,43 @@ impl Server {
         let start = Instant::now();
         while !condition(self) {
             assert!(start.elapsed() < PATIENCE, "{what}");
-            std::thread::sleep(Duration::from_millis(5));
+            sleep(Duration::from_millis(5));
         }
+    }
+
+    /// Waits until metrics have these values.
+    pub fn wait_for(&self, metrics: &[(&str, f64)]) {
+        let is_reached = |(name, value): &(&str, f64)| self.metric(name) == *value;
+        self.wait_until(&format!("{metrics:?}"), |_| metrics.iter().all(is_reached));
+    }
+
+    /// A new connection, on which `bytes` were sent.
+    pub fn connect(&self, bytes: impl AsRef<[u8]>) -> TcpStream {
+        let mut stream = TcpStream::connect(&self.address).unwrap();
+        stream.set_read_timeout(Some(PATIENCE)).unwrap();
+        stream.write_all(bytes.as_ref()).unwrap();
+        stream
     }
 
     /// A connection on which the server waits for the rest of a request's body to /embed, and the
     /// rest.
     pub fn begin(&self) -> (TcpStream, String) {
+        const CONTINUE: &[u8] = b"HTTP/1.1 100 Continue\r\n\r\n";
         let body = json!({"inputs": "a text editor"}).to_string();
-        let (first, rest) = body.split_at(10);
-        let mut stream = TcpStream::connect(&self.address).unwrap();
-        stream.set_read_timeout(Some(PATIENCE)).unwrap();
-        let length = body.len();
-        let head = format!(
-            "POST /embed HTTP/1.1\r\nHost: test\r\nContent-Length: {length}\r\n\
-             Expect: 100-continue\r\n\r\n"
-        );
-        stream.write_all(format!("{head}{first}").as_bytes()).unwrap();
+        let whole = request("/embed", "Expect: 100-continue\r\n", &body);
+        let (first, rest) = whole.split_at(whole.len() - body.len() + 10);
+        let mut stream = self.connect(first);
         // The server sends this when the route begins to read the body.
-        let mut interim = [0; b"HTTP/1.1 100 Continue\r\n\r\n".len()];
+        let mut interim = [0; CONTINUE.len()];
         stream.read_exact(&mut interim).unwrap();
-        assert_eq!(&interim, b"HTTP/1.1 100 Continue\r\n\r\n");
+        assert_eq!(interim, CONTINUE);
         (stream, rest.to_owned())
     }
 
     /// The memory of the server, in MB.
     #[cfg(target_os = "linux")]
     pub fn resident_mb(&self) -> f64 {
-        let status = std::fs::read_to_string(format!("/proc/{}/status", self.child.id())).unwrap();
+        let status = fs::read_to_string(format!("/proc/{}/status", self.child.id())).unwrap();
         let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:"));
         let kb: f64 = line.unwrap().trim_end_matches("kB").trim().parse().unwrap();
         kb / 1e3
@@ -177,13 +253,20 @@ impl Server {
                 Some(status) => break status,
                 None => assert!(start.elapsed() < PATIENCE, "the server does not end"),
             }
-            std::thread::sleep(Duration::from_millis(5));
+            sleep(Duration::from_millis(5));
         };
         if let Some(reader) = self.reader.take() {
             reader.join().unwrap();
         }
         let logs = self.logs.lock().unwrap().clone();
         (status, logs)
+    }
+
+    /// Waits for the end, which must be a success; returns the log.
+    pub fn wait_for_success(self) -> Vec<String> {
+        let (status, logs) = self.wait();
+        assert!(status.success(), "{status} {logs:?}");
+        logs
     }
 
     fn url(&self, path: &str) -> String {
@@ -197,6 +280,12 @@ impl Drop for Server {
         let _ = self.child.kill();
         let _ = self.child.wait();
     }
+}
+
+/// Checks that the server closes a connection without an answer.
+pub fn ends(mut stream: TcpStream) {
+    // A reset also ends the connection.
+    assert_eq!(stream.read(&mut [0; 64]).unwrap_or(0), 0);
 }
 
 /// The rest of the data on a connection, until the server closes it.

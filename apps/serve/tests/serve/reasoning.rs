@@ -2,7 +2,7 @@
 
 use serde_json::{Value, json};
 
-use crate::generate::{CHAT, COMPLETIONS, events, write_model};
+use crate::generate::{CHAT, COMPLETIONS, events, joined, write_model};
 use crate::process::Server;
 
 /// A template that opens the reasoning, unless `enable_thinking` is false.
@@ -17,9 +17,7 @@ fn chat(variables: Value) -> Value {
 
 #[test]
 fn reasoning_is_apart_and_variables_reach_the_template() {
-    const DIR: &str = concat!(env!("CARGO_TARGET_TMPDIR"), "/reasoning");
-    write_model(DIR, TEMPLATE);
-    let server = Server::start(&["--model", DIR]);
+    let server = Server::start(&["--model", &write_model("reasoning", TEMPLATE)]);
     let written = |end: &str| {
         let body =
             json!({"prompt": format!("In those days{end}"), "max_tokens": 20, "temperature": 0});
@@ -41,27 +39,22 @@ fn reasoning_is_apart_and_variables_reach_the_template() {
         let got = [&message["reasoning_content"], &message["content"]];
         assert_eq!(got, [&expected[0], &expected[1]], "{body}");
         let parts = events(&server, CHAT, &body);
-        let joined = |name: &str| -> String {
-            let deltas = parts.iter().map(|part| &part["choices"][0]["delta"][name]);
-            deltas.filter_map(Value::as_str).collect()
-        };
-        assert_eq!(joined("content"), expected[1].as_str().unwrap());
-        assert_eq!(joined("reasoning_content"), expected[0].as_str().unwrap_or_default());
+        assert_eq!(joined(&parts, "content"), expected[1].as_str().unwrap());
+        let reasoning = expected[0].as_str().unwrap_or_default();
+        assert_eq!(joined(&parts, "reasoning_content"), reasoning);
     }
     // What the template does not read, or gets anyway, is refused by name.
     for name in
         ["thinking", "messages", "bos_token", "message", "content", "for", "loop", "default", "1"]
     {
         let reply = server.post(CHAT, &chat(json!({name: true})));
-        assert_eq!(reply.status, 400, "{}", reply.body);
         for words in ["chat_template_kwargs", name] {
-            assert!(reply.body.contains(words), "{}", reply.body);
+            reply.says(400, words);
         }
     }
     // A variable writes no special token, and is given once.
     let reply = server.post(CHAT, &chat(json!({"style": ["a", "<|endoftext|>"]})));
-    assert_eq!((reply.status, reply.body.contains("\\\"style\\\"")), (400, true), "{}", reply.body);
+    reply.says(400, "\"style\"");
     let twice = r#"{"messages": [], "chat_template_kwargs": {"style": 1, "style": 2}}"#;
-    let reply = server.post_text(CHAT, twice);
-    assert!(reply.status == 400 && reply.body.contains("duplicate"), "{}", reply.body);
+    server.post_text(CHAT, twice).says(400, "duplicate");
 }

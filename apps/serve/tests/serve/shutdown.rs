@@ -4,7 +4,7 @@ use std::io::{Read, Write};
 
 use serde_json::{Value, json};
 
-use crate::process::{Server, rest};
+use crate::process::{Server, ends, rest};
 use crate::slow::{LONG_ANSWERS, long_answer};
 
 fn logged(logs: &[String], message: &str) -> bool {
@@ -21,22 +21,15 @@ fn sigterm_answers_what_was_accepted() {
     let body = json!({"inputs": texts});
     let expected = server.ok("/embed", &body);
     std::thread::scope(|scope| {
-        let ask = || server.post("/embed", &body);
-        let threads: Vec<_> = (0..CLIENTS).map(|_| scope.spawn(ask)).collect();
+        let ask = || assert_eq!(server.ok("/embed", &body), expected);
+        let _threads = [(); CLIENTS].map(|()| scope.spawn(ask));
         server.wait_until("all requests are in the queue", |server| {
-            let texts =
-                server.metric("dynquant_texts_total") + server.metric("dynquant_queue_length");
+            let texts = server.metric("texts_total") + server.metric("queue_length");
             texts >= (120 * (CLIENTS + 1)) as f64 - 6.
         });
         server.signal("TERM");
-        for thread in threads {
-            let reply = thread.join().unwrap();
-            assert_eq!(reply.status, 200, "{}", reply.body);
-            assert_eq!(reply.json(), expected);
-        }
     });
-    let (status, logs) = server.wait();
-    assert!(status.success(), "{status} {logs:?}");
+    let logs = server.wait_for_success();
     assert!(logged(&logs, "all accepted requests are answered"), "{logs:?}");
 }
 
@@ -53,7 +46,7 @@ fn a_request_that_is_not_complete_is_told_so() {
     assert!(reply.to_lowercase().contains("retry-after: 1"), "{reply}");
     let body = "{\"error\":\"the server is shutting down\",\"error_type\":\"Unhealthy\"}";
     assert!(reply.ends_with(body), "{reply}");
-    assert!(server.wait().0.success());
+    server.wait_for_success();
 }
 
 #[test]
@@ -61,38 +54,30 @@ fn sigint_ends_idle_connections() {
     let server = Server::start(&[]);
     // The client keeps its connection open.
     server.ok("/embed", &json!({"inputs": "a"}));
-    let mut idle = std::net::TcpStream::connect(&server.address).unwrap();
+    let idle = server.connect("");
     server.signal("INT");
-    assert_eq!(idle.read(&mut [0]).unwrap_or(0), 0);
-    let (status, logs) = server.wait();
-    assert!(status.success(), "{status} {logs:?}");
+    ends(idle);
+    server.wait_for_success();
 }
 
 #[test]
 fn the_time_for_the_end_is_limited() {
-    let mut options = vec!["--shutdown-seconds", "1"];
-    options.extend(LONG_ANSWERS);
-    let server = Server::start(&options);
+    let server = Server::start(&[&["--shutdown-seconds", "1"], &LONG_ANSWERS[..]].concat());
     // The request was accepted, and stays unanswered while nobody reads.
     let mut stream = long_answer(&server, 4096, 1);
     stream.read_exact(&mut [0]).unwrap();
     server.signal("TERM");
     let (status, logs) = server.wait();
     assert_eq!(status.code(), Some(1), "{logs:?}");
-    let last = logs.last().unwrap();
-    assert!(
-        last.contains("--shutdown-seconds: expected accepted requests to be answered within 1 s"),
-        "{last}"
-    );
+    let expected = "--shutdown-seconds: expected accepted requests to be answered within 1 s";
+    assert!(logs.last().unwrap().contains(expected), "{logs:?}");
 }
 
 #[test]
 fn who_sends_no_request_is_not_waited_for() {
     let server = Server::start(&[]);
-    let mut slow = std::net::TcpStream::connect(&server.address).unwrap();
-    slow.write_all(b"POST /embed HTTP/1.1\r\nHost: ").unwrap();
+    let _slow = server.connect("POST /embed HTTP/1.1\r\nHost: ");
     server.ok("/embed", &json!({"inputs": "a"}));
     server.signal("TERM");
-    let (status, logs) = server.wait();
-    assert!(status.success(), "{status} {logs:?}");
+    server.wait_for_success();
 }

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use serde_json::json;
 
-use crate::process::{PATIENCE, Server, rest};
+use crate::process::{PATIENCE, Server, ends, request, rest};
 
 /// A pause long enough that only slow clients are taken for slow.
 const PAUSE: Duration = Duration::from_millis(50);
@@ -44,12 +44,8 @@ fn drip(mut stream: TcpStream, part: &[u8]) -> String {
 fn silence() {
     let server = Server::start(&["--idle-seconds", "1"]);
     for head in ["", "POST /embed HTTP/1.1\r\nHost: "] {
-        let mut stream = TcpStream::connect(&server.address).unwrap();
-        stream.write_all(head.as_bytes()).unwrap();
-        stream.set_read_timeout(Some(PATIENCE)).unwrap();
         let start = Instant::now();
-        // A reset also ends the connection.
-        assert_eq!(stream.read(&mut [0; 64]).unwrap_or(0), 0, "{head:?}");
+        ends(server.connect(head));
         assert!(start.elapsed() < PATIENCE, "{head:?}");
         others_are_answered(&server);
     }
@@ -58,8 +54,7 @@ fn silence() {
 #[test]
 fn heads() {
     let server = Server::start(&["--idle-seconds", "1"]);
-    let mut stream = TcpStream::connect(&server.address).unwrap();
-    stream.write_all(b"POST /embed HTTP/1.1\r\n").unwrap();
+    let stream = server.connect("POST /embed HTTP/1.1\r\n");
     assert_eq!(drip(stream, b"x: y\r\n"), "");
     others_are_answered(&server);
 }
@@ -72,13 +67,7 @@ fn heads_of_many() {
     let server = Server::start(&["--idle-seconds", "5"]);
     let before = server.resident_mb();
     let part = format!("GET /health HTTP/1.1\r\nx: {}", "y".repeat(60_000));
-    let slow: Vec<TcpStream> = (0..MANY)
-        .map(|_| {
-            let mut stream = TcpStream::connect(&server.address).unwrap();
-            stream.write_all(part.as_bytes()).unwrap();
-            stream
-        })
-        .collect();
+    let slow: Vec<TcpStream> = (0..MANY).map(|_| server.connect(&part)).collect();
     let mut long = TcpStream::connect(&server.address).unwrap();
     // The server may not read everything.
     let _ = long.write_all(part.repeat(2).as_bytes());
@@ -87,36 +76,26 @@ fn heads_of_many() {
     let most = (MANY * 2 * 65_536) as f64 / 1e6;
     let grown = server.resident_mb() - before;
     assert!(grown < 10. + most, "{grown} MB");
-    for mut stream in slow {
-        stream.set_read_timeout(Some(PATIENCE)).unwrap();
-        assert_eq!(stream.read(&mut [0]).unwrap_or(0), 0);
-    }
+    slow.into_iter().for_each(ends);
     others_are_answered(&server);
 }
 
 #[test]
 fn bodies() {
     let server = Server::start(&["--transfer-seconds", "1", "--max-requests", "2"]);
-    let mut stream = TcpStream::connect(&server.address).unwrap();
     let head = "POST /embed HTTP/1.1\r\nHost: test\r\nContent-Length: 2000000\r\n\r\n";
-    stream.write_all(head.as_bytes()).unwrap();
+    let stream = server.connect(head);
     let dripping = std::thread::spawn(|| drip(stream, b" "));
     others_are_answered(&server);
     let reply = dripping.join().unwrap();
     assert!(reply.starts_with("HTTP/1.1 408"), "{reply}");
-    let message = "the body: expected all of it within 1 s, got a part";
-    assert!(reply.contains(message), "{reply}");
+    assert!(reply.contains("the body: expected all of it within 1 s, got a part"), "{reply}");
 }
 
 /// Sends requests for answers of 1.5 kB per text. Sockets buffer some 4 MB.
 pub fn long_answer(server: &Server, texts: usize, requests: usize) -> TcpStream {
     let body = json!({"inputs": vec!["a"; texts]}).to_string();
-    let length = body.len();
-    let head = format!("POST /embed HTTP/1.1\r\nHost: test\r\nContent-Length: {length}\r\n\r\n");
-    let mut stream = TcpStream::connect(&server.address).unwrap();
-    let requests = format!("{head}{body}").repeat(requests);
-    stream.write_all(requests.as_bytes()).unwrap();
-    stream
+    server.connect(request("/embed", "", &body).repeat(requests))
 }
 
 pub const LONG_ANSWERS: [&str; 8] =
@@ -127,16 +106,14 @@ fn begins_to_be_answered(server: &Server, stream: &mut TcpStream) {
     let mut start = [0; 12];
     stream.read_exact(&mut start).unwrap();
     assert_eq!(&start, b"HTTP/1.1 200");
-    assert_eq!(server.metric("dynquant_requests_in_flight"), 1.);
-    assert!(server.metric("dynquant_bytes_held") > 4e6);
+    assert_eq!(server.metric("requests_in_flight"), 1.);
+    assert!(server.metric("bytes_held") > 4e6);
     let reply = server.post("/embed", &json!({"inputs": "a"}));
     assert_eq!(reply.status, 429, "{}", reply.body);
 }
 
-fn ends(server: &Server) {
-    for gauge in ["dynquant_requests_in_flight", "dynquant_bytes_held"] {
-        server.wait_until(gauge, |server| server.metric(gauge) == 0.);
-    }
+fn is_over(server: &Server) {
+    server.wait_for(&[("requests_in_flight", 0.), ("bytes_held", 0.)]);
     others_are_answered(server);
 }
 
@@ -147,12 +124,12 @@ fn readers() {
     begins_to_be_answered(&server, &mut stream);
     let (mut part, mut read) = (vec![0; 16 << 10], 0);
     // The server writes repeatedly, but not forever.
-    while server.metric("dynquant_bytes_held") > 0. {
+    while server.metric("bytes_held") > 0. {
         read += stream.read(&mut part).unwrap_or(0);
         assert!(read < 5_000_000, "the server goes on writing");
         sleep(PAUSE);
     }
-    ends(&server);
+    is_over(&server);
 }
 
 /// The second request of a connection begins only after the first is answered.
@@ -161,15 +138,14 @@ fn readers_who_ask_on() {
     let server = Server::start(&LONG_ANSWERS);
     let mut stream = long_answer(&server, 4096, 2);
     begins_to_be_answered(&server, &mut stream);
-    ends(&server);
+    is_over(&server);
 }
 
 /// A client that reads in time gets the whole answer, however long it is.
 #[test]
 fn a_long_answer_is_read_whole() {
     let server = Server::start(&LONG_ANSWERS);
-    let body = json!({"inputs": vec!["a"; 4096]});
-    let reply = server.ok("/embed", &body);
+    let reply = server.ok("/embed", &json!({"inputs": vec!["a"; 4096]}));
     assert_eq!(reply.as_array().unwrap().len(), 4096);
 }
 
@@ -177,29 +153,20 @@ fn a_long_answer_is_read_whole() {
 fn connections_that_are_too_many() {
     const MOST: usize = 20;
     let server = Server::start(&["--max-connections", "20", "--idle-seconds", "5"]);
-    let connect = || TcpStream::connect(&server.address).unwrap();
-    let idle: Vec<TcpStream> = (0..MOST).map(|_| connect()).collect();
-    let ask = |path: &str| {
-        let mut stream = connect();
-        let head = format!("GET {path} HTTP/1.1\r\nHost: test\r\n\r\n");
-        stream.write_all(head.as_bytes()).unwrap();
-        rest(stream)
-    };
+    let connect = |_| server.connect("");
+    let idle: Vec<TcpStream> = (0..MOST).map(connect).collect();
     for (path, kind) in [
         ("/health", "\"error_type\":\"Overloaded\""),
         ("/v1/models", "\"code\":\"rate_limit_exceeded\""),
     ] {
-        let reply = ask(path);
+        let reply = rest(server.connect(format!("GET {path} HTTP/1.1\r\nHost: test\r\n\r\n")));
         assert!(reply.starts_with("HTTP/1.1 429"), "{reply}");
         assert!(reply.contains("overloaded: expected at most 20 connections at a time"), "{reply}");
         assert!(reply.contains(kind) && reply.contains("retry-after: 1"), "{reply}");
     }
     // More connections than get a refusal.
-    let more: Vec<TcpStream> = (0..200).map(|_| connect()).collect();
-    for mut stream in idle.into_iter().chain(more) {
-        stream.set_read_timeout(Some(PATIENCE)).unwrap();
-        assert_eq!(stream.read(&mut [0]).unwrap_or(0), 0);
-    }
+    let more: Vec<TcpStream> = (0..200).map(connect).collect();
+    idle.into_iter().chain(more).for_each(ends);
     server.wait_until("a place is free", |server| server.status("/health") == Some(200));
     others_are_answered(&server);
 }

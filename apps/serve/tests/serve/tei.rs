@@ -1,22 +1,20 @@
 //! The routes of text-embeddings-inference beyond `/embed` and `/predict`.
 
-use std::io::Write;
-use std::net::TcpStream;
 use std::sync::LazyLock;
 
+use candle_dynquant_support::rows as table;
 use dynquant_embed::{Encoder, Head, Input, SparseEmbedder, Task};
 use serde_json::{Value, json};
 
 use crate::formats::{floats, length};
-use crate::models::{folder, serve};
-use crate::process::{Reply, Server};
+use crate::models::{folder, serve, vectors};
+use crate::process::{Reply, Server, copy_model};
 
 static BERT: LazyLock<Encoder> = LazyLock::new(|| Encoder::open(&folder("bert"), None).unwrap());
 
 fn refused(reply: &Reply, status: u16, kind: &str, message: &str) {
-    assert_eq!(reply.status, status, "{}", reply.body);
+    reply.is(status, message);
     assert_eq!(reply.json()["error_type"], kind);
-    assert_eq!(reply.message(), message);
 }
 
 /// A field of each token.
@@ -57,8 +55,7 @@ fn embed_sparse() {
         }
         assert_eq!(together.as_array().unwrap().len(), 2);
         let info = server.get("/info").json()["model_type"]["embedding"].clone();
-        assert_eq!(info["pooling"], pooling);
-        assert_eq!(info["sparse"], true);
+        assert_eq!((&info["pooling"], &info["sparse"]), (&json!(pooling), &json!(true)));
     }
     let message = "the model has no sparse embeddings: it has neither the pooling splade nor the head of bge-m3";
     let reply = serve("bert", &[]).post("/embed_sparse", &json!({"inputs": "a"}));
@@ -71,12 +68,10 @@ fn embed_all() {
     let texts = ["the river", "snow falls on the old city in winter"];
     let all = server.ok("/embed_all", &json!({"inputs": texts}));
     for (text, answer) in texts.iter().zip(all.as_array().unwrap()) {
-        let answer: Vec<_> = answer.as_array().unwrap().iter().map(floats).collect();
-        assert_eq!(answer, rows(text), "{text}");
+        assert_eq!(vectors(answer), rows(text), "{text}");
     }
     let one = server.ok("/embed_all", &json!({"inputs": texts[0], "prompt_name": "query"}));
-    let answer: Vec<_> = one[0].as_array().unwrap().iter().map(floats).collect();
-    assert_eq!(answer, rows("query the the river"));
+    assert_eq!(vectors(&one[0]), rows("query the the river"));
     let long = "river ".repeat(2000);
     let cut = server.ok("/embed_all", &json!({"inputs": long, "truncate": true}));
     let most = BERT.tokenizer.max_tokens();
@@ -102,9 +97,8 @@ fn bytes_of_an_answer() {
     refused(&reply, 422, "Validation", &message);
     server.ok("/embed", &texts(20));
     let reply = server.post("/tokenize", &json!({"inputs": "a ".repeat(900)}));
-    assert_eq!(reply.status, 422);
-    assert!(reply.message().contains("(--max-bytes), got "), "{}", reply.body);
-    server.wait_until("bytes are free again", |server| server.metric("dynquant_bytes_held") == 0.);
+    reply.says(422, "(--max-bytes), got ");
+    server.wait_for(&[("bytes_held", 0.)]);
 }
 
 #[test]
@@ -113,17 +107,14 @@ fn a_query_counts_for_each_of_its_texts() {
     let body = json!({"query": "river ".repeat(2000), "texts": vec!["a"; 200], "truncate": true});
     let expected = server.ok("/rerank", &body);
     // Another request holds half of the bytes.
-    let mut other = TcpStream::connect(&server.address).unwrap();
     let head = "POST /rerank HTTP/1.1\r\nHost: a\r\nContent-Length: 2000000\r\n\r\n";
-    let half = head.to_owned() + &" ".repeat(1_000_000);
-    other.write_all(half.as_bytes()).unwrap();
-    let held = |server: &Server| server.metric("dynquant_bytes_held");
-    server.wait_until("half is held", |server| held(server) > 900_000.);
+    let other = server.connect(head.to_owned() + &" ".repeat(1_000_000));
+    server.wait_until("half is held", |server| server.metric("bytes_held") > 900_000.);
     let message =
         "overloaded: expected at most 2097152 bytes of large requests at a time, got more";
     refused(&server.post("/rerank", &body), 429, "Overloaded", message);
     drop(other);
-    server.wait_until("it is free", |server| held(server) == 0.);
+    server.wait_for(&[("bytes_held", 0.)]);
     assert_eq!(server.ok("/rerank", &body), expected);
 }
 
@@ -134,10 +125,7 @@ fn similarity() {
     let inputs =
         json!({"source_sentence": "the river runs to the harbour", "sentences": sentences});
     let cosines = floats(&server.ok("/similarity", &json!({"inputs": inputs})));
-    let embed = |texts: &[&str]| {
-        let vectors = server.ok("/embed", &json!({"inputs": texts}));
-        vectors.as_array().unwrap().iter().map(floats).collect::<Vec<_>>()
-    };
+    let embed = |texts: &[&str]| vectors(&server.ok("/embed", &json!({"inputs": texts})));
     let source = embed(&["the river runs to the harbour"]);
     for (cosine, vector) in cosines.iter().zip(embed(&sentences)) {
         let dot: f32 = source[0].iter().zip(&vector).map(|(a, b)| a * b).sum();
@@ -149,18 +137,15 @@ fn similarity() {
     let behind = floats(&server.ok("/similarity", &behind));
     assert_ne!(behind[0], cosines[0]);
 
-    let refusal = |source: &str, sentences: &[&str]| {
+    for (source, sentences, status, kind, expected) in [
+        ("a", &[][..], 400, "Empty", "inputs.sentences: expected at least one text, got none"),
+        ("", &["a"], 400, "Empty", "inputs.source_sentence: expected a text, got an empty one"),
+        ("a", &["a", ""], 400, "Empty", "inputs.sentences[1]: expected a text, got an empty one"),
+        ("a", &["a"; 256], 422, "Validation", "inputs: expected at most 256 texts, got 257"),
+    ] {
         let inputs = json!({"source_sentence": source, "sentences": sentences});
-        server.post("/similarity", &json!({"inputs": inputs}))
-    };
-    let expected = "inputs.sentences: expected at least one text, got none";
-    refused(&refusal("a", &[]), 400, "Empty", expected);
-    let expected = "inputs.source_sentence: expected a text, got an empty one";
-    refused(&refusal("", &["a"]), 400, "Empty", expected);
-    let expected = "inputs.sentences[1]: expected a text, got an empty one";
-    refused(&refusal("a", &["a", ""]), 400, "Empty", expected);
-    let expected = "inputs: expected at most 256 texts, got 257";
-    refused(&refusal("a", &["a"; 256]), 422, "Validation", expected);
+        refused(&server.post("/similarity", &json!({"inputs": inputs})), status, kind, expected);
+    }
 }
 
 #[test]
@@ -185,30 +170,27 @@ fn rerank() {
     assert_eq!(root.as_array().unwrap(), ranks);
     assert_eq!(server.ok("/invocations", &body), root);
 
-    let refusal = |query: &str, texts: &[&str]| {
+    let ask = |query: &str, texts: &[&str]| {
         server.post("/rerank", &json!({"query": query, "texts": texts}))
     };
-    let expected = "texts: expected at least one text, got none";
-    refused(&refusal("a", &[]), 400, "Empty", expected);
-    let expected = "texts[1]: expected a text, got an empty one";
-    refused(&refusal("", &["a", ""]), 400, "Empty", expected);
-    assert_eq!(refusal("a", &[""]).status, 200);
-    let expected = "texts: expected at most 256 texts, got 257";
-    refused(&refusal("a", &["a"; 257]), 422, "Validation", expected);
+    for (query, texts, status, kind, expected) in [
+        ("a", &[][..], 400, "Empty", "texts: expected at least one text, got none"),
+        ("", &["a", ""], 400, "Empty", "texts[1]: expected a text, got an empty one"),
+        ("a", &["a"; 257], 422, "Validation", "texts: expected at most 256 texts, got 257"),
+    ] {
+        refused(&ask(query, texts), status, kind, expected);
+    }
+    assert_eq!(ask("a", &[""]).status, 200);
     let long = "river ".repeat(600);
-    let reply = refusal(&long, &["a", "b"]);
-    let message = reply.message();
-    assert!(message.starts_with("texts[0]: expected at most "), "{message}");
+    ask(&long, &["a", "b"]).says(422, "texts[0]: expected at most ");
     for direction in ["left", "Right"] {
         let mut body = json!({"query": long, "texts": ["a", "b"], "truncate": true});
         body["truncation_direction"] = json!(direction);
         assert_eq!(server.ok("/rerank", &body).as_array().unwrap().len(), 2);
     }
 
-    let classifier = Server::start(&[]);
-    let reply = classifier.post("/rerank", &body);
-    let expected = "not a reranker: the head has 35 classes, expected 1";
-    refused(&reply, 424, "Backend", expected);
+    let reply = Server::start(&[]).post("/rerank", &body);
+    refused(&reply, 424, "Backend", "not a reranker: the head has 35 classes, expected 1");
 }
 
 /// A query with 100 passages is computed in few batches, and takes one place of a request.
@@ -218,17 +200,15 @@ fn passages_are_computed_together() {
     let texts: Vec<String> = (0..100).map(|i| format!("{}bread", "river ".repeat(i % 9))).collect();
     let body = json!({"query": "which city lies on the river", "texts": texts});
     assert_eq!(server.ok("/rerank", &body).as_array().unwrap().len(), 100);
-    assert_eq!(server.metric("dynquant_texts_total"), 100.);
-    let batches = server.metric("dynquant_batch_texts_count");
+    assert_eq!(server.metric("texts_total"), 100.);
+    let batches = server.metric("batch_texts_count");
     assert!(batches < 20., "{batches}");
-    let tokens = server.metric("dynquant_tokens_total");
-    let small = server.metric("dynquant_batch_tokens_bucket{le=\"1024.0\"}");
+    let tokens = server.metric("tokens_total");
+    let small = server.metric("batch_tokens_bucket{le=\"1024.0\"}");
     assert_eq!((small, tokens > 600.), (batches, true), "{tokens}");
     // The limit of the queue applies to all routes.
-    let narrow = serve("reranker", &["--queue", "40"]);
-    let reply = narrow.post("/rerank", &body);
-    let expected = "texts: expected at most 40 texts, got 100";
-    refused(&reply, 422, "Validation", expected);
+    let reply = serve("reranker", &["--queue", "40"]).post("/rerank", &body);
+    refused(&reply, 422, "Validation", "texts: expected at most 40 texts, got 100");
 }
 
 #[test]
@@ -240,13 +220,14 @@ fn tokenize_and_decode() {
     let ids = each(&tokens[0], "id");
     let encoded = BERT.tokenizer.encode(Input::Text(text), None).unwrap();
     assert_eq!(json!(ids), json!(encoded.ids()));
-    let expected =
-        json!({"id": ids[0], "text": "<s>", "special": true, "start": null, "stop": null});
-    assert_eq!(first[0], expected);
-    let expected = json!({"id": ids[2], "text": "river", "special": false, "start": 4, "stop": 9});
-    assert_eq!(first[2], expected);
-    assert_eq!(first[3]["text"], "é");
-    assert_eq!((&first[3]["start"], &first[3]["stop"]), (&json!(10), &json!(12)));
+    let token = |index: usize, text: &str, span: Option<[usize; 2]>| {
+        let [start, stop] = [0, 1].map(|end| span.map(|span| span[end]));
+        let (id, special) = (ids[index], span.is_none());
+        json!({"id": id, "text": text, "special": special, "start": start, "stop": stop})
+    };
+    assert_eq!(first[0], token(0, "<s>", None));
+    assert_eq!(first[2], token(2, "river", Some([4, 9])));
+    assert_eq!(first[3], token(3, "é", Some([10, 12])));
 
     let bare = json!({"inputs": "river", "add_special_tokens": false, "prompt_name": "query"});
     let bare = server.ok("/tokenize", &bare);
@@ -268,7 +249,7 @@ fn tokenize_and_decode() {
 /decode | {"ids": [[1], []]} | ids[1]: expected a text, got an empty one
 /decode | {"ids": []} | ids: expected a text, got an empty one
 "#;
-    for [path, body, message] in candle_dynquant_support::rows(cases) {
+    for [path, body, message] in table(cases) {
         refused(&server.post_text(path, body), 400, "Empty", message);
     }
     let unknown = r#"
@@ -280,7 +261,7 @@ fn tokenize_and_decode() {
 /decode | [[1, 2]] | the body: expected JSON for this route
 /embed | {"inputs": "a", "echo": true, "echo": null} | duplicate field `echo`
 "#;
-    for [path, body, message] in candle_dynquant_support::rows(unknown) {
+    for [path, body, message] in table(unknown) {
         let reply = server.post_text(path, body);
         assert!(reply.status >= 400 && reply.message().contains(message), "{body}: {}", reply.body);
     }
@@ -288,8 +269,7 @@ fn tokenize_and_decode() {
     let message = format!("ids[1]: expected token ids below {most}, got 4000000000");
     let reply = server.post("/decode", &json!({"ids": [[1], [4_000_000_000u32]]}));
     refused(&reply, 422, "Validation", &message);
-    let reply = server.post("/tokenize", &json!({"inputs": vec!["a"; 257]}));
-    assert_eq!(reply.status, 422);
+    assert_eq!(server.post("/tokenize", &json!({"inputs": vec!["a"; 257]})).status, 422);
 }
 
 #[test]
@@ -322,15 +302,10 @@ fn prompts() {
 
 #[test]
 fn the_default_prompt_of_a_folder() {
-    let dir = concat!(env!("CARGO_TARGET_TMPDIR"), "/default-prompt-of-server");
-    let assets = concat!(env!("CARGO_MANIFEST_DIR"), "/../../assets/bert");
-    std::fs::create_dir_all(dir).unwrap();
-    for file in ["config.json", "tokenizer.json", "model.safetensors"] {
-        std::fs::copy(format!("{assets}/{file}"), format!("{dir}/{file}")).unwrap();
-    }
+    let dir = copy_model("bert", "default-prompt-of-server");
     let prompts = r#"{"default_prompt_name": "all", "prompts": {"all": "green ", "none": ""}}"#;
     std::fs::write(format!("{dir}/config_sentence_transformers.json"), prompts).unwrap();
-    let server = Server::start(&["--model", dir]);
+    let server = Server::start(&["--model", &dir]);
     let embed = |body: Value| server.ok("/embed", &body);
     let default = embed(json!({"inputs": "tree"}));
     assert_eq!(default, embed(json!({"inputs": "green tree", "prompt_name": "none"})));
@@ -366,12 +341,10 @@ fn info_and_health() {
         assert_eq!(server.get("/").status, 200);
         server.get("/info").json()["model_type"].clone()
     };
-    assert_eq!(
-        type_of("qwen3"),
-        json!({"embedding": {"pooling": "last_token", "sparse": false, "inputs": ["text"]}})
-    );
-    let expected = json!({"pooling": "mean", "sparse": false, "inputs": ["text"]});
-    assert_eq!(type_of("bert"), json!({"embedding": expected}));
+    for (name, pooling) in [("qwen3", "last_token"), ("bert", "mean")] {
+        let expected = json!({"pooling": pooling, "sparse": false, "inputs": ["text"]});
+        assert_eq!(type_of(name), json!({"embedding": expected}));
+    }
     let classes = json!({"id2label": {"0": "LABEL_0"}, "label2id": {"LABEL_0": 0}});
     assert_eq!(type_of("reranker"), json!({"reranker": classes}));
     assert!(type_of("classes-gte")["classifier"]["id2label"]["2"].is_string());

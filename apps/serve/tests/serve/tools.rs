@@ -1,41 +1,34 @@
 //! Tools: offered to the model by its template, and called by answers.
 
 use std::fs;
-use std::path::Path;
 
-use candle_dynquant_support::{repository, rows};
+use candle_dynquant_support::rows;
 use serde_json::{Value, json};
 
 use crate::generate::{CHAT, events, serve, write_model};
-use crate::process::Server;
+use crate::process::{ASSETS, Server, change};
 
 /// A server with one of the templates with tools; `[TOOL_CALLS]` is a special token.
 fn server(name: &str, options: &[&str]) -> Server {
-    let dir = format!("{}/tools_{name}_{}", env!("CARGO_TARGET_TMPDIR"), options.len());
-    let file = repository().join("assets/reference/chat_tools.json");
-    let fixture: Value = serde_json::from_str(&fs::read_to_string(file).unwrap()).unwrap();
-    write_model(&dir, fixture["templates"][name].as_str().unwrap());
-    let file = Path::new(&dir).join("tokenizer.json");
+    let fixture = fs::read_to_string(format!("{ASSETS}/reference/chat_tools.json")).unwrap();
+    let fixture: Value = serde_json::from_str(&fixture).unwrap();
+    let template = fixture["templates"][name].as_str().unwrap();
+    let dir = write_model(&format!("tools_{name}_{}", options.len()), template);
+    let file = format!("{dir}/tokenizer.json");
     let text = fs::read_to_string(&file).unwrap();
     let mut tokenizer: Value = serde_json::from_str(&text).unwrap();
     let vocab = tokenizer["model"]["vocab"].as_object_mut().unwrap();
     vocab.remove("Ġdeath").unwrap();
     vocab.insert("[TOOL_CALLS]".to_owned(), json!(1023));
-    let merges = tokenizer["model"]["merges"].as_array_mut().unwrap();
-    merges.pop();
+    tokenizer["model"]["merges"].as_array_mut().unwrap().pop();
     let added = tokenizer["added_tokens"].as_array_mut().unwrap();
     let mut mark = added[0].clone();
     (mark["id"], mark["content"]) = (json!(1023), json!("[TOOL_CALLS]"));
     added.push(mark);
     fs::write(file, tokenizer.to_string()).unwrap();
     // The prompts are long.
-    let file = Path::new(&dir).join("config.json");
-    let config = fs::read_to_string(&file).unwrap();
-    fs::write(
-        file,
-        config.replace("\"max_position_embeddings\": 1024", "\"max_position_embeddings\": 4096"),
-    )
-    .unwrap();
+    let positions = |number: usize| format!("\"max_position_embeddings\": {number}");
+    change(&dir, "config.json", &positions(1024), &positions(4096));
     Server::start(&[&["--model", &dir], options].concat())
 }
 
@@ -62,20 +55,15 @@ fn chat(choice: Value, seed: usize) -> Value {
 /// The function and the arguments of each call, which has an id and keeps to the schema.
 fn calls(calls: &Value) -> Vec<(String, Value)> {
     let call = |call: &Value| {
-        assert_eq!(
-            (call["type"].as_str(), call["id"].as_str().unwrap().len()),
-            (Some("function"), 9)
-        );
+        assert_eq!((&call["type"], call["id"].as_str().unwrap().len()), (&json!("function"), 9));
         let name = call["function"]["name"].as_str().unwrap().to_owned();
         let arguments = call["function"]["arguments"].as_str().unwrap();
         let arguments: Value = serde_json::from_str(arguments).unwrap();
-        let is_weather = ["Oslo", "Bergen"]
-            .contains(&arguments["city"].as_str().unwrap_or_default())
+        let city = arguments["city"].as_str().unwrap_or_default();
+        let is_weather = ["Oslo", "Bergen"].contains(&city)
             && (1..=9).contains(&arguments["days"].as_u64().unwrap_or(0));
-        assert!(
-            if name == "now" { arguments == json!({}) } else { is_weather },
-            "{name} {arguments}"
-        );
+        let is_right = if name == "now" { arguments == json!({}) } else { is_weather };
+        assert!(is_right, "{name} {arguments}");
         (name, arguments)
     };
     calls.as_array().into_iter().flatten().map(call).collect()
@@ -109,10 +97,8 @@ fn an_answer_has_to_call_a_tool() {
                 // As a stream: the same calls, each in a part.
                 let parts = events(&server, CHAT, &body);
                 let deltas = parts.iter().map(|part| &part["choices"][0]["delta"]);
-                let streamed: Vec<Value> = deltas
-                    .filter_map(|delta| delta["tool_calls"].as_array().cloned())
-                    .flatten()
-                    .collect();
+                let streamed = deltas.filter_map(|delta| delta["tool_calls"].as_array().cloned());
+                let streamed: Vec<Value> = streamed.flatten().collect();
                 assert!((0..).zip(&streamed).all(|(index, call)| call["index"] == index));
                 assert_eq!(calls(&streamed.into()), expected);
                 let last = &parts.last().unwrap()["choices"][0]["finish_reason"];
@@ -121,21 +107,16 @@ fn an_answer_has_to_call_a_tool() {
                     // The call, its answer, and the next question.
                     let mut said = body["messages"].clone();
                     let id = message["tool_calls"][0]["id"].clone();
-                    let more = [
-                        message.clone(),
-                        json!({"role": "tool", "tool_call_id": id, "content": "<rain>"}),
-                    ];
-                    said.as_array_mut().unwrap().extend(more);
+                    let answer = json!({"role": "tool", "tool_call_id": id, "content": "<rain>"});
+                    said.as_array_mut().unwrap().extend([message.clone(), answer]);
                     let next = json!({"messages": said, "max_tokens": 5, "tools": [tools()[1]]});
                     server.ok(CHAT, &next);
                 }
                 // A call that is cut is text.
                 body["max_tokens"] = json!(4);
                 let cut = &server.ok(CHAT, &body)["choices"][0];
-                assert_eq!(
-                    (&cut["message"]["tool_calls"], &cut["finish_reason"]),
-                    (&Value::Null, &json!("length"))
-                );
+                let of_text = (&cut["message"]["tool_calls"], &cut["finish_reason"]);
+                assert_eq!(of_text, (&Value::Null, &json!("length")));
                 assert_ne!(cut["message"]["content"], "");
             }
         }
@@ -160,9 +141,7 @@ fn tools_are_checked() {
         assert_eq!(prompt(&hermes.ok(CHAT, &body)), prompt(&none));
     }
     let refused = |server: &Server, body: &Value, expected: &str| {
-        let reply = server.post(CHAT, body);
-        assert_eq!(reply.status, 400, "{expected}: {}", reply.body);
-        assert!(reply.message().contains(expected), "{expected}: {}", reply.body);
+        server.post(CHAT, body).says(400, expected);
     };
     let function = |function: &str| {
         let function: Value = serde_json::from_str(function).unwrap();
@@ -190,23 +169,19 @@ fn tools_are_checked() {
         body["tools"] = function(r#"{"name": "a", "parameters": {"not": {}}}"#);
         server.ok(CHAT, &body);
         body["tools"][0]["function"]["strict"] = json!(true);
-        let expected = if name == "xml" {
-            "tools: parameters of \"a\": expected type, title"
-        } else {
-            "tools: Unimpl"
-        };
+        let of_xml = "tools: parameters of \"a\": expected type, title";
+        let expected = if name == "xml" { of_xml } else { "tools: Unimpl" };
         refused(&server, &body, expected);
     }
     let mut twice = chat(json!("required"), 0);
     twice["tools"] = json!([tools()[1], tools()[1]]);
     refused(&hermes, &twice, "tools: expected functions of different names, got two \"now\"");
     // Many tools, a large schema, and a deep one.
-    let tool =
-        |index: usize| json!({"type": "function", "function": {"name": format!("f{index}")}});
+    let name = |index: usize| format!("f{index}");
+    let tool = |index| json!({"type": "function", "function": {"name": name(index)}});
     body["tools"] = (0..2000).map(tool).collect();
     body["tool_choice"] = json!("required");
-    let reply = hermes.post(CHAT, &body);
-    assert_eq!(reply.status, 400, "{}", reply.body);
+    refused(&hermes, &body, "");
     let values: Vec<usize> = (0..200_000).collect();
     body["tools"] = json!([{"type": "function", "function": {"name": "f", "parameters":
         {"properties": {"a": {"enum": values}}, "required": ["a"]}}}]);

@@ -1,22 +1,21 @@
 //! `POST /v1/chat/completions`.
 
-use std::fmt;
 use std::sync::Arc;
 
 use axum::extract::{Request, State};
 use axum::response::Response;
 use candle_dynquant_decoder::{Message, Texts, Variables};
-use serde::de::{Deserialize, Deserializer, Error, MapAccess, Visitor};
+use serde::{Deserialize, Deserializer};
 use serde_json::{Map, Value, json};
 
-use super::super::rest::Rest;
-use super::format::{Api, Format};
-use super::request::{Common, STRUCTURED, ask};
+use super::super::rest::{Entries, Rest};
+use super::format::{Endpoint, Format};
+use super::request::{Common, STRUCTURED, ask, at_most};
 use super::stream::respond;
 use super::tools::{Asked, Choice, OfFunction};
 use crate::app::App;
-use crate::error::{OpenAi, Refusal, cut};
-use crate::generate::{Form, Grammar};
+use crate::error::{Refusal, cut};
+use crate::generate::Form;
 use crate::workers::Client;
 
 /// The most log probabilities of a token.
@@ -31,7 +30,7 @@ const FORMAT: &str = "response_format";
 /// The variable with the tools.
 const TOOLS: &str = "tools";
 
-#[derive(serde::Deserialize)]
+#[derive(Deserialize)]
 struct ChatRequest {
     messages: Vec<Said>,
     logprobs: Option<bool>,
@@ -51,32 +50,18 @@ struct Kwargs(Variables);
 
 impl<'de> Deserialize<'de> for Kwargs {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        struct Pairs;
-
-        impl<'de> Visitor<'de> for Pairs {
-            type Value = Kwargs;
-
-            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-                f.write_str("variables of the chat template")
-            }
-
-            fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Kwargs, A::Error> {
-                let mut variables = Variables::new();
-                while let Some((name, value)) = map.next_entry::<String, Value>()? {
-                    if variables.insert(name, value).is_some() {
-                        return Err(A::Error::custom("duplicate field in chat_template_kwargs"));
-                    }
-                }
-                Ok(Kwargs(variables))
-            }
-        }
-
-        deserializer.deserialize_map(Pairs)
+        let mut variables = Variables::new();
+        let take = |name, value| {
+            let before = variables.insert(name, value);
+            before.map(|_| "duplicate field in chat_template_kwargs".to_owned())
+        };
+        let expected = "variables of the chat template";
+        deserializer.deserialize_map(Entries { expected, take })?;
+        Ok(Self(variables))
     }
 }
 
-/// The form of the answer.
-#[derive(serde::Deserialize)]
+#[derive(Deserialize)]
 #[serde(tag = "type", rename_all = "snake_case", deny_unknown_fields)]
 enum ResponseFormat {
     // With braces, or further fields were passed over.
@@ -85,7 +70,7 @@ enum ResponseFormat {
     JsonSchema { json_schema: JsonSchema },
 }
 
-#[derive(serde::Deserialize)]
+#[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 struct JsonSchema {
     schema: Value,
@@ -110,7 +95,7 @@ impl ResponseFormat {
 }
 
 /// A message, as a text or in parts.
-#[derive(serde::Deserialize)]
+#[derive(Deserialize)]
 struct Said {
     role: String,
     content: Option<Content>,
@@ -122,8 +107,7 @@ struct Said {
     rest: Rest,
 }
 
-/// A call in an earlier answer.
-#[derive(serde::Deserialize)]
+#[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 struct SaidCall {
     id: String,
@@ -132,7 +116,7 @@ struct SaidCall {
     function: SaidFunction,
 }
 
-#[derive(serde::Deserialize)]
+#[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 struct SaidFunction {
     name: String,
@@ -147,27 +131,24 @@ impl SaidCall {
     /// The call as templates get it: with the arguments as an object.
     fn value(self) -> Result<Value, Refusal> {
         let SaidFunction { name, arguments } = self.function;
-        let parsed: Option<Map<String, Value>> = serde_json::from_str(&arguments).ok();
-        let Some(object) = parsed else {
-            let message = format!(
-                "messages: arguments of {name:?}: expected a JSON object, got {}",
-                cut(&arguments, 100)
-            );
-            return Err(Refusal::invalid("messages", message));
-        };
+        let object = serde_json::from_str::<Map<String, Value>>(&arguments).map_err(|_| {
+            let got = cut(&arguments, 100);
+            let fault = format_args!("arguments of {name:?}: expected a JSON object, got {got}");
+            Refusal::invalid("messages", fault)
+        })?;
         let function = json!({"name": name, "arguments": object});
         Ok(json!({"id": self.id, "type": "function", "function": function}))
     }
 }
 
-#[derive(serde::Deserialize)]
+#[derive(Deserialize)]
 #[serde(untagged, expecting = "expected a string, or a list of parts of type \"text\"")]
 enum Content {
     Text(String),
     Parts(Vec<TextPart>),
 }
 
-#[derive(serde::Deserialize)]
+#[derive(Deserialize)]
 struct TextPart {
     r#type: TextType,
     text: String,
@@ -175,14 +156,13 @@ struct TextPart {
     rest: Rest,
 }
 
-#[derive(serde::Deserialize)]
+#[derive(Deserialize)]
 #[serde(rename_all = "lowercase")]
 enum TextType {
     Text,
 }
 
 impl Content {
-    /// The length of the text.
     fn bytes(&self) -> usize {
         match self {
             Self::Text(text) => text.len(),
@@ -202,17 +182,16 @@ impl Said {
 
     fn message(self) -> Result<Message, Refusal> {
         let fault = |expected: &str, got: &str| {
-            let message = format!("messages: expected {expected}, got {got}");
-            Refusal::invalid("messages", message)
+            Refusal::invalid("messages", format_args!("expected {expected}, got {got}"))
         };
         let (role, names) = match self.role.as_str() {
-            "system" | "user" => (self.role, "\"role\" and \"content\""),
             "assistant" => {
-                (self.role, "\"role\", \"content\", \"tool_calls\" and \"reasoning_content\"")
+                ("assistant", "\"role\", \"content\", \"tool_calls\" and \"reasoning_content\"")
             }
-            "tool" => (self.role, "\"role\", \"content\", \"tool_call_id\" and \"name\""),
-            // The newer name of the system role.
-            "developer" => ("system".to_owned(), "\"role\" and \"content\""),
+            "tool" => ("tool", "\"role\", \"content\", \"tool_call_id\" and \"name\""),
+            "user" => ("user", "\"role\" and \"content\""),
+            // The latter is the newer name of the role.
+            "system" | "developer" => ("system", "\"role\" and \"content\""),
             got => {
                 let expected = "role system, developer, user, assistant or tool";
                 return Err(fault(expected, &format!("{got:?}")));
@@ -257,28 +236,22 @@ impl Said {
             let calls: Vec<Value> = calls.collect::<Result<_, _>>()?;
             fields.insert("tool_calls".to_owned(), calls.into());
         }
-        Ok(Message { role, content, fields })
+        Ok(Message { role: role.to_owned(), content, fields })
     }
 }
 
 /// `POST /v1/chat/completions`: an answer to messages, by the model's chat template.
-pub async fn chat(State(app): State<Arc<App>>, request: Request) -> Result<Response, OpenAi> {
+pub async fn chat(State(app): State<Arc<App>>, request: Request) -> Result<Response, Refusal> {
     let (request, admission) = app.receive::<ChatRequest>(request).await?;
     app.generator()?;
-    let top = match (request.logprobs.unwrap_or(false), request.top_logprobs) {
-        (false, None | Some(0)) => None,
-        (false, Some(_)) => {
-            let message = "top_logprobs: expected \"logprobs\": true beside it";
-            return Err(Refusal::invalid("top_logprobs", message).into());
-        }
-        (true, Some(got)) if got > MOST_TOP => {
-            let message = format!("top_logprobs: expected at most {MOST_TOP}, got {got}");
-            return Err(Refusal::invalid("top_logprobs", message).into());
-        }
-        (true, top) => Some(top.unwrap_or(0)),
-    };
+    let (is_logged, top) = (request.logprobs.unwrap_or(false), request.top_logprobs);
+    if !is_logged && top.unwrap_or(0) > 0 {
+        return Err(Refusal::invalid("top_logprobs", "expected \"logprobs\": true beside it"));
+    }
+    at_most(MOST_TOP, "top_logprobs", top)?;
+    let top = is_logged.then(|| top.unwrap_or(0));
     let mut common = request.common;
-    let structured = common.form();
+    let structured = common.structured_outputs.take();
     let mut asked = common.check(&app, top)?;
     let tools = Asked {
         tools: request.tools.unwrap_or_default(),
@@ -293,18 +266,17 @@ pub async fn chat(State(app): State<Arc<App>>, request: Request) -> Result<Respo
         let Some(form) = form else { continue };
         if offered.is_some() || asked.grammar.is_some() {
             let other = if offered.is_some() { "tools" } else { FORMAT };
-            let message = format!("{field}: expected none beside {other}, got a form");
-            return Err(Refusal::invalid(field, message).into());
+            let fault = format!("expected none beside {other}, got a form");
+            return Err(Refusal::invalid(field, fault));
         }
         asked.keep_to(&app, field, form).await?;
     }
     let (said, most) = (request.messages, app.generator()?.context);
     match said.len() {
-        0 => return Err(Refusal::empty("messages").into()),
+        0 => return Err(Refusal::empty("messages")),
         got if got > most => {
-            let message =
-                format!("messages: expected at most {most}, the model's tokens, got {got}");
-            return Err(Refusal::invalid("messages", message).into());
+            let fault = format!("expected at most {most}, the model's tokens, got {got}");
+            return Err(Refusal::invalid("messages", fault));
         }
         _ => (),
     }
@@ -321,15 +293,14 @@ pub async fn chat(State(app): State<Arc<App>>, request: Request) -> Result<Respo
         asked.grammar = offered.grammar.take();
     }
     let (mut answer, admission) = ask(&app, admission, &asked, (1, bytes), encode).await?;
-    let is_free = |grammar: &Grammar| grammar.has_text;
-    if asked.grammar.as_ref().is_none_or(is_free) {
+    if asked.grammar.as_ref().is_none_or(|grammar| grammar.has_text) {
         answer.separate_reasoning();
     }
     if let Some(offered) = offered {
         answer.separate_calls(&offered.functions);
     }
-    let format = Format::new(Api::Chat, &app, &asked);
-    Ok(respond(answer, admission, format, asked.stream).await?)
+    let format = Format::new(Endpoint::Chat, &app, &asked);
+    respond(answer, admission, format, asked.stream).await
 }
 
 /// The tokens of messages. Only the template may write special tokens, contents may not.
@@ -340,22 +311,20 @@ fn encode(
     tools: Option<Value>,
 ) -> Result<Vec<u32>, Refusal> {
     let Some(template) = &texts.template else {
-        let message = "messages: the model has no chat template: ask /v1/completions";
-        return Err(Refusal::invalid("messages", message));
+        let fault = "the model has no chat template: ask /v1/completions";
+        return Err(Refusal::invalid("messages", fault));
     };
     let is_wrong = |name: &&String| *name == TOOLS || !template.reads(name);
     if let Some(name) = variables.keys().find(is_wrong) {
-        let param = "chat_template_kwargs";
-        let message = format!("{param}: expected variables of the chat template, got {name:?}");
-        return Err(Refusal::invalid(param, message));
+        let fault = format_args!("expected variables of the chat template, got {name:?}");
+        return Err(Refusal::invalid("chat_template_kwargs", fault));
     }
     let has_calls = |message: &Message| message.fields.contains_key("tool_calls");
     if !template.writes_tool_calls && messages.iter().any(has_calls) {
-        let message =
-            "messages: expected none with \"tool_calls\", which the chat template does not read";
-        return Err(Refusal::invalid("messages", message));
+        let fault = "expected none with \"tool_calls\", which the chat template does not read";
+        return Err(Refusal::invalid("messages", fault));
     }
     variables.extend(tools.map(|tools| (TOOLS.to_owned(), tools)));
     let tokens = texts.chat_with(messages, true, &variables);
-    tokens.map_err(|error| Refusal::invalid("messages", format!("messages: {error:#}")))
+    tokens.map_err(|error| Refusal::invalid("messages", format_args!("{error:#}")))
 }

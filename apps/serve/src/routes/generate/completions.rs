@@ -7,11 +7,11 @@ use axum::response::Response;
 use candle_dynquant_decoder::Texts;
 use serde::Deserialize;
 
-use super::format::{Api, Format};
-use super::request::{Common, STRUCTURED, ask};
+use super::format::{Endpoint, Format};
+use super::request::{Common, STRUCTURED, ask, at_most};
 use super::stream::respond;
 use crate::app::App;
-use crate::error::{OpenAi, Refusal};
+use crate::error::Refusal;
 use crate::workers::Client;
 
 /// The most log probabilities of a token.
@@ -57,7 +57,7 @@ impl Prompts {
         let encode = |text: String| {
             client.check()?;
             let tokens = texts.prompt(&text);
-            tokens.map_err(|error| Refusal::invalid("prompt", format!("prompt: {error:#}")))
+            tokens.map_err(|error| Refusal::invalid("prompt", format_args!("{error:#}")))
         };
         match self {
             Self::Text(text) => Ok(vec![encode(text)?]),
@@ -72,15 +72,12 @@ impl Prompts {
 pub async fn completions(
     State(app): State<Arc<App>>,
     request: Request,
-) -> Result<Response, OpenAi> {
+) -> Result<Response, Refusal> {
     let (request, admission) = app.receive::<CompletionRequest>(request).await?;
     app.generator()?;
-    if let Some(got) = request.logprobs.filter(|got| *got > MOST_TOP) {
-        let message = format!("logprobs: expected at most {MOST_TOP}, got {got}");
-        return Err(Refusal::invalid("logprobs", message).into());
-    }
+    at_most(MOST_TOP, "logprobs", request.logprobs)?;
     let mut common = request.common;
-    let form = common.form();
+    let form = common.structured_outputs.take();
     let mut asked = common.check(&app, request.logprobs)?;
     if let Some(form) = form {
         asked.keep_to(&app, STRUCTURED, form).await?;
@@ -91,6 +88,6 @@ pub async fn completions(
     app.limits.check_texts("prompt", size.0)?;
     let encode = move |texts: &Texts, client: &Client| prompts.encode(texts, client);
     let (answer, admission) = ask(&app, admission, &asked, size, encode).await?;
-    let format = Format::new(Api::Completions, &app, &asked);
-    Ok(respond(answer, admission, format, asked.stream).await?)
+    let format = Format::new(Endpoint::Completions, &app, &asked);
+    respond(answer, admission, format, asked.stream).await
 }

@@ -8,36 +8,31 @@ use super::request::Parameters;
 use crate::app::{App, now};
 use crate::generate::{Call, Counts, Logged, Piece};
 
-/// The route.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Api {
+pub enum Endpoint {
     Chat,
     Completions,
 }
 
-/// The fields of every part of an answer.
 pub struct Format {
-    api: Api,
+    endpoint: Endpoint,
     id: String,
     created: u64,
-    model: String,
+    model: Option<String>,
     is_logged: bool,
 }
 
 impl Format {
-    pub fn new(api: Api, app: &App, asked: &Parameters) -> Self {
+    pub fn new(endpoint: Endpoint, app: &App, asked: &Parameters) -> Self {
         static COUNT: AtomicU64 = AtomicU64::new(0);
-        let prefix = match api {
-            Api::Chat => "chatcmpl",
-            Api::Completions => "cmpl",
-        };
+        let prefix = if endpoint == Endpoint::Chat { "chatcmpl" } else { "cmpl" };
         let count = COUNT.fetch_add(1, Ordering::Relaxed);
         Self {
-            api,
+            endpoint,
             // The id is unique on a server, also after a restart.
             id: format!("{prefix}-{:x}-{count:x}", app.created),
             created: now(),
-            model: app.stated_name(),
+            model: app.names.first().cloned(),
             is_logged: asked.top.is_some(),
         }
     }
@@ -52,20 +47,19 @@ impl Format {
 
     /// A part of a stream: a piece of a text, perhaps its first.
     pub fn part(&self, piece: &Piece, is_first: bool) -> Value {
-        let choice = match self.api {
-            Api::Completions => self.choice(piece),
-            Api::Chat => {
+        let choice = match self.endpoint {
+            Endpoint::Completions => self.choice(piece),
+            Endpoint::Chat => {
                 let mut delta = Map::new();
+                let mut insert = |key: &str, value| delta.insert(key.to_owned(), value);
                 if is_first {
-                    delta.insert("role".to_owned(), json!("assistant"));
+                    insert("role", json!("assistant"));
                 }
                 if !piece.reasoning.is_empty() {
-                    delta.insert("reasoning_content".to_owned(), json!(piece.reasoning));
+                    insert("reasoning_content", json!(piece.reasoning));
                 }
-                if !piece.text.is_empty() {
-                    delta.insert("content".to_owned(), json!(piece.text));
-                } else if is_first && piece.reasoning.is_empty() {
-                    delta.insert("content".to_owned(), content(piece));
+                if !piece.text.is_empty() || is_first && piece.reasoning.is_empty() {
+                    insert("content", content(piece));
                 }
                 if !piece.calls.is_empty() {
                     let calls = piece.calls.iter().map(|call| {
@@ -73,7 +67,7 @@ impl Format {
                         part["index"] = json!(call.index);
                         part
                     });
-                    delta.insert("tool_calls".to_owned(), calls.collect());
+                    insert("tool_calls", calls.collect());
                 }
                 json!({
                     "index": piece.index,
@@ -94,13 +88,10 @@ impl Format {
     }
 
     fn frame(&self, of_chats: &str, choices: Value) -> Value {
-        let object = match self.api {
-            Api::Chat => of_chats,
-            Api::Completions => "text_completion",
-        };
+        let is_chat = self.endpoint == Endpoint::Chat;
         json!({
             "id": self.id,
-            "object": object,
+            "object": if is_chat { of_chats } else { "text_completion" },
             "created": self.created,
             "model": self.model,
             "choices": choices,
@@ -113,18 +104,16 @@ impl Format {
             "logprobs": self.logprobs(text),
             "finish_reason": text.finish,
         });
-        match self.api {
-            Api::Chat => {
-                choice["message"] =
-                    json!({"role": "assistant", "content": content(text), "refusal": null});
-                if !text.calls.is_empty() {
-                    choice["message"]["tool_calls"] = text.calls.iter().map(tool_call).collect();
-                }
-                if !text.reasoning.is_empty() {
-                    choice["message"]["reasoning_content"] = json!(text.reasoning);
-                }
-            }
-            Api::Completions => choice["text"] = json!(text.text),
+        if self.endpoint == Endpoint::Completions {
+            choice["text"] = json!(text.text);
+            return choice;
+        }
+        choice["message"] = json!({"role": "assistant", "content": content(text), "refusal": null});
+        if !text.calls.is_empty() {
+            choice["message"]["tool_calls"] = text.calls.iter().map(tool_call).collect();
+        }
+        if !text.reasoning.is_empty() {
+            choice["message"]["reasoning_content"] = json!(text.reasoning);
         }
         choice
     }
@@ -133,10 +122,10 @@ impl Format {
         if !self.is_logged {
             return Value::Null;
         }
-        let logged = piece.logged.iter();
-        match self.api {
-            Api::Chat => {
-                let content = logged.map(|logged| {
+        let logged = &piece.logged;
+        match self.endpoint {
+            Endpoint::Chat => {
+                let content = logged.iter().map(|logged| {
                     let mut entry = entry(&logged.token, logged.log);
                     let top = logged.top.iter().map(|(token, log)| self::entry(token, *log));
                     entry["top_logprobs"] = top.collect();
@@ -144,13 +133,13 @@ impl Format {
                 });
                 json!({"content": content.collect::<Value>(), "refusal": null})
             }
-            Api::Completions => {
-                let top = logged.clone().map(of_completions);
+            Endpoint::Completions => {
+                let each = |of: fn(&Logged) -> Value| logged.iter().map(of).collect::<Value>();
                 json!({
-                    "tokens": logged.clone().map(|logged| &logged.token).collect::<Vec<_>>(),
-                    "token_logprobs": logged.clone().map(|l| finite(l.log)).collect::<Vec<_>>(),
-                    "top_logprobs": top.collect::<Vec<_>>(),
-                    "text_offset": logged.map(|logged| logged.offset).collect::<Vec<_>>(),
+                    "tokens": each(|logged| json!(logged.token)),
+                    "token_logprobs": each(|logged| json!(finite(logged.log))),
+                    "top_logprobs": each(of_completions),
+                    "text_offset": each(|logged| json!(logged.offset)),
                 })
             }
         }
@@ -158,7 +147,7 @@ impl Format {
 }
 
 /// The most likely tokens and the drawn token.
-fn of_completions(logged: &Logged) -> Map<String, Value> {
+fn of_completions(logged: &Logged) -> Value {
     let drawn = (&logged.token, logged.log);
     let top = logged.top.iter().map(|(token, log)| (token, *log));
     // The most likely of several tokens with the same text is inserted last and stays.
@@ -177,7 +166,6 @@ fn finite(log: f64) -> f64 {
     log.max(-9999.)
 }
 
-/// The text, or nothing beside calls.
 fn content(piece: &Piece) -> Value {
     let is_absent = piece.text.is_empty() && !piece.calls.is_empty();
     json!((!is_absent).then_some(&piece.text))

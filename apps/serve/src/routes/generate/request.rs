@@ -1,20 +1,18 @@
 //! The fields that requests for chats and for completions share.
 
-use std::collections::hash_map::RandomState;
-use std::hash::{BuildHasher, Hasher};
+use std::hash::{BuildHasher, RandomState};
 use std::sync::Arc;
 use std::time::Instant;
 
 use candle_dynquant_decoder::Texts;
 use candle_dynquant_decoder::sampling::{Random, Sampling};
 use serde::Deserialize;
-use tokio::sync::mpsc;
 
-use super::super::inputs::Strings;
+use super::super::ask::Strings;
 use super::super::rest::Rest;
 use crate::app::{App, Generator};
-use crate::error::Refusal;
-use crate::generate::{Answer, Form, GenerationJob, Grammar, Prompted, StopStrings};
+use crate::error::{Kind, Refusal};
+use crate::generate::{Answer, Form, GenerationJob, Grammar, StopStrings};
 use crate::limits::Admission;
 use crate::workers::Client;
 
@@ -22,7 +20,6 @@ use crate::workers::Client;
 const MOST_STOPS: usize = 16;
 const LONGEST_STOP: usize = 1024;
 
-/// The fields of both routes.
 #[derive(Deserialize)]
 pub struct Common {
     model: Option<String>,
@@ -40,7 +37,8 @@ pub struct Common {
     stream: Option<bool>,
     stream_options: Option<StreamOptions>,
     n: Option<i64>,
-    structured_outputs: Option<Form>,
+    /// The form of the answer, which `check` leaves to others.
+    pub structured_outputs: Option<Form>,
     /// The other fields, which must have a neutral value.
     #[serde(flatten)]
     rest: Rest,
@@ -53,7 +51,6 @@ struct StreamOptions {
     rest: Rest,
 }
 
-/// The field with the form of an answer.
 pub const STRUCTURED: &str = "structured_outputs";
 
 /// The checked parameters of the texts of a request.
@@ -61,44 +58,29 @@ pub struct Parameters {
     pub sampling: Sampling,
     pub seed: u64,
     pub stops: Arc<StopStrings>,
-    /// The most tokens of each text.
     pub max_tokens: Option<usize>,
     /// The number of most likely tokens whose log probabilities are requested, if any are.
     pub top: Option<usize>,
-    /// The grammar that the texts keep to, if there is one.
     pub grammar: Option<Grammar>,
-    /// Whether the answer is a stream, and whether the stream states the usage.
-    pub stream: Option<StreamUsage>,
-}
-
-/// Whether a stream ends with the number of tokens.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum StreamUsage {
-    Stated,
-    Left,
+    /// Whether the answer is a stream, and whether the stream ends with the number of tokens.
+    pub stream: Option<bool>,
 }
 
 impl Common {
-    /// Takes the form of the answer, if it is given here.
-    pub fn form(&mut self) -> Option<Form> {
-        self.structured_outputs.take()
-    }
-
     /// Checks all fields but the form.
     pub fn check(self, app: &App, top: Option<usize>) -> Result<Parameters, Refusal> {
         if let Some(model) = &self.model {
             app.check_model(model)?;
         }
         self.rest.check()?;
-        if let Some(n) = self.n.filter(|n| *n != 1) {
-            return Err(Refusal::invalid("n", format!("n: expected 1, got {n}")));
-        }
+        let n = self.n.unwrap_or(1);
+        Refusal::unless(n == 1, "n", format_args!("expected 1, got {n}"))?;
         Ok(Parameters {
             sampling: self.sampling(&app.generator()?.sampling)?,
             // A client without a seed accepts any.
             seed: match self.seed {
                 Some(seed) => seed as u64,
-                None => RandomState::new().build_hasher().finish(),
+                None => RandomState::new().hash_one(()),
             },
             max_tokens: self.max_tokens()?,
             top,
@@ -109,25 +91,22 @@ impl Common {
     }
 
     fn sampling(&self, base: &Sampling) -> Result<Sampling, Refusal> {
+        let number = |param, got: Option<f64>, default: f64, [least, most]: [f64; 2]| {
+            let got = got.unwrap_or(default);
+            let fault = format_args!("expected a number from {least} to {most}, got {got}");
+            Refusal::unless((least..=most).contains(&got), param, fault).map(|()| got)
+        };
+        let (repetition, of_base) = (self.repetition_penalty, base.repetition_penalty);
         let top_k = self.top_k.unwrap_or(base.top_k as i64);
         Ok(Sampling {
             temperature: number("temperature", self.temperature, base.temperature, [0., 2.])?,
             top_p: number("top_p", self.top_p, base.top_p, [0., 1.])?,
             min_p: number("min_p", self.min_p, base.min_p, [0., 1.])?,
-            top_k: match top_k {
-                // Other servers accept -1 for all.
-                -1 => 0,
-                _ => usize::try_from(top_k).map_err(|_| {
-                    let message = format!("top_k: expected -1, 0 or more, got {top_k}");
-                    Refusal::invalid("top_k", message)
-                })?,
-            },
-            repetition_penalty: number(
-                "repetition_penalty",
-                self.repetition_penalty,
-                base.repetition_penalty,
-                [0.01, 100.],
-            )?,
+            // Other servers accept -1 for all.
+            top_k: usize::try_from(if top_k == -1 { 0 } else { top_k }).map_err(|_| {
+                Refusal::invalid("top_k", format_args!("expected -1, 0 or more, got {top_k}"))
+            })?,
+            repetition_penalty: number("repetition_penalty", repetition, of_base, [0.01, 100.])?,
             presence_penalty: number("presence_penalty", self.presence_penalty, 0., [-2., 2.])?,
             frequency_penalty: number("frequency_penalty", self.frequency_penalty, 0., [-2., 2.])?,
         })
@@ -135,50 +114,26 @@ impl Common {
 
     fn max_tokens(&self) -> Result<Option<usize>, Refusal> {
         let (old, new) = (self.max_tokens, self.max_completion_tokens);
-        let (name, limit) = match (old, new) {
-            (Some(old), Some(new)) if old != new => {
-                let message = format!(
-                    "max_completion_tokens: expected the same as max_tokens, {old}, got {new}"
-                );
-                return Err(Refusal::invalid("max_completion_tokens", message));
-            }
-            (None, _) => ("max_completion_tokens", new),
-            _ => ("max_tokens", old),
-        };
-        match limit {
-            Some(0) => Err(Refusal::invalid(name, format!("{name}: expected 1 or more, got 0"))),
-            limit => Ok(limit),
+        if let (Some(old), Some(new)) = (old, new) {
+            let fault = format_args!("expected the same as max_tokens, {old}, got {new}");
+            Refusal::unless(old == new, "max_completion_tokens", fault)?;
         }
+        let param = if old.is_some() { "max_tokens" } else { "max_completion_tokens" };
+        let limit = old.or(new);
+        Refusal::unless(limit != Some(0), param, format_args!("expected 1 or more, got 0"))?;
+        Ok(limit)
     }
 
-    fn stream(&self) -> Result<Option<StreamUsage>, Refusal> {
+    fn stream(&self) -> Result<Option<bool>, Refusal> {
         let is_stream = self.stream.unwrap_or(false);
         let Some(options) = &self.stream_options else {
-            return Ok(is_stream.then_some(StreamUsage::Left));
+            return Ok(is_stream.then_some(false));
         };
-        if !is_stream {
-            let message = "stream_options: expected \"stream\": true beside it";
-            return Err(Refusal::invalid("stream_options", message));
-        }
+        let fault = format_args!("expected \"stream\": true beside it");
+        Refusal::unless(is_stream, "stream_options", fault)?;
         options.rest.check_part("stream_options.")?;
-        let usage = options.include_usage.filter(|include| *include);
-        Ok(Some(usage.map_or(StreamUsage::Left, |_| StreamUsage::Stated)))
+        Ok(Some(options.include_usage.unwrap_or(false)))
     }
-}
-
-/// A field that is a number from `least` to `most`.
-fn number(
-    name: &'static str,
-    got: Option<f64>,
-    default: f64,
-    [least, most]: [f64; 2],
-) -> Result<f64, Refusal> {
-    let got = got.unwrap_or(default);
-    if (least..=most).contains(&got) {
-        return Ok(got);
-    }
-    let message = format!("{name}: expected a number from {least} to {most}, got {got}");
-    Err(Refusal::invalid(name, message))
 }
 
 fn stops(stop: Option<Strings>) -> Result<Arc<StopStrings>, Refusal> {
@@ -189,10 +144,8 @@ fn stops(stop: Option<Strings>) -> Result<Arc<StopStrings>, Refusal> {
         Some(stop) => format!("one of {} bytes", stop.len()),
         None => return Ok(Arc::new(StopStrings::new(stops))),
     };
-    let message = format!(
-        "stop: expected at most {MOST_STOPS} strings of 1 to {LONGEST_STOP} bytes, got {got}"
-    );
-    Err(Refusal::invalid("stop", message))
+    let expected = format_args!("at most {MOST_STOPS} strings of 1 to {LONGEST_STOP} bytes");
+    Err(Refusal::invalid("stop", format_args!("expected {expected}, got {got}")))
 }
 
 impl Parameters {
@@ -205,10 +158,15 @@ impl Parameters {
     ) -> Result<(), Refusal> {
         let (grammars, bytes) = (Arc::clone(&app.generator()?.grammars), form.bytes());
         let grammar = app.limits.workers.run(bytes, move |_| grammars.by_form(form)).await?;
-        let fault = |error| Refusal::invalid(field, format!("{field}: {error}"));
-        self.grammar = Some(grammar.map_err(fault)?);
+        self.grammar = Some(grammar.map_err(|fault| Refusal::invalid(field, fault))?);
         Ok(())
     }
+}
+
+/// Checks that a number is at most `most`.
+pub fn at_most(most: usize, param: &'static str, got: Option<usize>) -> Result<(), Refusal> {
+    let got = got.unwrap_or(0);
+    Refusal::unless(got <= most, param, format_args!("expected at most {most}, got {got}"))
 }
 
 /// Tokenizes the request's prompts, `bytes` long, and queues them; returns the answer in progress.
@@ -230,50 +188,40 @@ pub async fn ask(
     let prompts = prompts?;
     memory.becomes(asked.stops.bytes())?;
     let since = Instant::now();
+    let mut answer = Answer::new(Arc::clone(&generator.texts));
     let jobs = prompts.into_iter().map(|prompt| {
-        let max_tokens = generator.check_prompt(&prompt, asked.max_tokens)?;
-        let (events, receiver) = mpsc::unbounded_channel();
-        let prompted = Prompted {
-            tokens: prompt.len(),
-            end: prompt[prompt.len().saturating_sub(8)..].to_vec(),
-            events: receiver,
-        };
-        let job = GenerationJob {
+        Ok(GenerationJob {
+            max_tokens: generator.check_prompt(&prompt, asked.max_tokens)?,
+            events: answer.add(&prompt, &asked.stops),
             prompt,
-            max_tokens,
             sampling: asked.sampling,
             random: Random::new(asked.seed),
             top: asked.top,
             grammar: asked.grammar.clone(),
             since,
-            events,
             _place: places.split(1),
-        };
-        Ok((job, prompted))
+        })
     });
-    let mut prompts = Vec::with_capacity(count);
-    for (job, prompted) in jobs.collect::<Result<Vec<_>, Refusal>>()? {
+    for job in jobs.collect::<Result<Vec<_>, Refusal>>()? {
         generator.queue.send(job)?;
-        prompts.push(prompted);
     }
-    let answer = Answer::new(Arc::clone(&generator.texts), prompts, &asked.stops);
     Ok((answer, Admission { request, memory }))
 }
 
 impl Generator {
     /// Checks the tokens of a prompt; returns how many may be generated after them.
     fn check_prompt(&self, prompt: &[u32], asked: Option<usize>) -> Result<usize, Refusal> {
-        let (got, most) = (prompt.len(), self.context - 1);
+        let (got, most, known) = (prompt.len(), self.context - 1, self.vocabulary);
         if got == 0 {
             return Err(Refusal::empty("prompt"));
         }
-        if let Some(token) = prompt.iter().find(|token| **token as usize >= self.vocabulary) {
-            let expected = self.vocabulary;
-            let message = format!("prompt: expected token ids below {expected}, got {token}");
-            return Err(Refusal::invalid("prompt", message));
+        if let Some(token) = prompt.iter().find(|token| **token as usize >= known) {
+            let fault = format_args!("expected token ids below {known}, got {token}");
+            return Err(Refusal::invalid("prompt", fault));
         }
         if got > most {
-            return Err(Refusal::too_long(most, got));
+            let message = format!("the prompt: expected at most {most} tokens, got {got}");
+            return Err(Refusal::new(Kind::TooLong, message));
         }
         let room = self.context - got;
         Ok(asked.unwrap_or(room).min(room))

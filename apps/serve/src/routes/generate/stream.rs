@@ -2,7 +2,7 @@
 
 use std::convert::Infallible;
 use std::pin::Pin;
-use std::task::{Context, Poll};
+use std::task::{Context, Poll, ready};
 
 use axum::body::{Body, Bytes, HttpBody};
 use axum::http::header::{CACHE_CONTROL, CONTENT_TYPE};
@@ -11,41 +11,25 @@ use hyper::body::Frame;
 use serde_json::Value;
 
 use super::format::Format;
-use super::request::StreamUsage;
 use crate::body;
-use crate::error::{OpenAi, Refusal};
+use crate::error::{Api, Refusal};
 use crate::generate::{Answer, Piece};
 use crate::limits::Admission;
 
-/// The answer in the requested form.
+/// The answer as a whole, or as a stream, which may state the number of tokens.
 pub async fn respond(
-    answer: Answer,
-    admission: Admission,
-    format: Format,
-    stream: Option<StreamUsage>,
-) -> Result<Response, Refusal> {
-    match stream {
-        None => whole(answer, admission, &format).await,
-        Some(usage) => {
-            let events = Events {
-                begun: vec![false; answer.count()],
-                answer,
-                format,
-                usage,
-                next: Next::Piece,
-                _admission: admission,
-            };
-            let head = [(CONTENT_TYPE, "text/event-stream"), (CACHE_CONTROL, "no-cache")];
-            Ok((head, Body::new(events)).into_response())
-        }
-    }
-}
-
-async fn whole(
     mut answer: Answer,
     mut admission: Admission,
-    format: &Format,
+    format: Format,
+    stream: Option<bool>,
 ) -> Result<Response, Refusal> {
+    if let Some(states_usage) = stream {
+        let begun = vec![false; answer.count()];
+        let next = Next::Piece;
+        let events = Events { answer, format, states_usage, begun, next, _admission: admission };
+        let head = [(CONTENT_TYPE, "text/event-stream"), (CACHE_CONTROL, "no-cache")];
+        return Ok((head, Body::new(events)).into_response());
+    }
     let empty = |index| Piece { index, ..Piece::default() };
     let mut texts: Vec<Piece> = (0..answer.count()).map(empty).collect();
     while let Some(piece) = answer.next().await {
@@ -67,14 +51,13 @@ async fn whole(
 struct Events {
     answer: Answer,
     format: Format,
-    usage: StreamUsage,
-    /// Whether a piece of each text has been sent.
+    /// Whether the stream ends with the number of tokens.
+    states_usage: bool,
     begun: Vec<bool>,
     next: Next,
     _admission: Admission,
 }
 
-/// The part that is sent next.
 #[derive(Clone, Copy)]
 enum Next {
     Piece,
@@ -85,44 +68,38 @@ enum Next {
 
 impl Events {
     fn poll(&mut self, context: &mut Context<'_>) -> Poll<Option<Bytes>> {
-        let mut part = match self.next {
-            Next::Piece => match std::task::ready!(self.answer.poll_next(context)) {
+        let data = match self.next {
+            Next::Piece => match ready!(self.answer.poll_next(context)) {
                 Some(Ok(piece)) => {
                     let begun = self.begun.get_mut(piece.index);
                     let is_first = begun.is_some_and(|begun| !std::mem::replace(begun, true));
-                    self.format.part(&piece, is_first)
+                    let mut part = self.format.part(&piece, is_first);
+                    if self.states_usage {
+                        part["usage"] = Value::Null;
+                    }
+                    part.to_string()
                 }
                 Some(Err(error)) => {
                     self.next = Next::Done;
-                    return Poll::Ready(Some(event(&OpenAi(error).body())));
+                    error.body(Api::OpenAi).to_string()
                 }
                 None => {
-                    self.next = Next::Usage;
+                    self.next = if self.states_usage { Next::Usage } else { Next::Done };
                     return self.poll(context);
                 }
             },
             Next::Usage => {
                 self.next = Next::Done;
-                if self.usage == StreamUsage::Left {
-                    return self.poll(context);
-                }
-                return Poll::Ready(Some(event(&self.format.usage(self.answer.counts))));
+                self.format.usage(self.answer.counts).to_string()
             }
             Next::Done => {
                 self.next = Next::Nothing;
-                return Poll::Ready(Some(Bytes::from_static(b"data: [DONE]\n\n")));
+                "[DONE]".to_owned()
             }
             Next::Nothing => return Poll::Ready(None),
         };
-        if self.usage == StreamUsage::Stated {
-            part["usage"] = Value::Null;
-        }
-        Poll::Ready(Some(event(&part)))
+        Poll::Ready(Some(format!("data: {data}\n\n").into()))
     }
-}
-
-fn event(data: &Value) -> Bytes {
-    format!("data: {data}\n\n").into()
 }
 
 impl HttpBody for Events {

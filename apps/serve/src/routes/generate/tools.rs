@@ -8,13 +8,11 @@ use serde::Deserialize;
 use serde_json::{Map, Value, json};
 
 use crate::app::App;
-use crate::error::Refusal;
+use crate::error::{Kind, Refusal};
 use crate::generate::{Functions, Grammar};
 
-/// The longest name of a function.
 const LONGEST_NAME: usize = 64;
 
-/// The fields of a chat.
 pub struct Asked {
     pub tools: Vec<Value>,
     pub choice: Option<Choice>,
@@ -54,7 +52,6 @@ struct Name {
     name: String,
 }
 
-/// The only type of tools.
 #[derive(Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum OfFunction {
@@ -79,7 +76,6 @@ struct Function {
     strict: Option<bool>,
 }
 
-/// The tools of a chat, checked.
 pub struct Offered {
     /// The tools as the template gets them.
     pub tools: Value,
@@ -89,38 +85,32 @@ pub struct Offered {
 }
 
 impl Asked {
-    /// The approximate size in memory, in bytes.
     pub fn bytes(&self) -> usize {
-        let sizes = self.tools.iter().map(|tool| tool.to_string().len());
-        sizes.sum()
+        self.tools.iter().map(|tool| tool.to_string().len()).sum()
     }
 
     /// Checks the tools; `None` if the answer calls none.
     pub async fn check(self, app: &App) -> Result<Option<Offered>, Refusal> {
-        let named = match &self.choice {
-            Some(Choice::Named(Named { function, .. })) => Some(function.name.clone()),
-            _ => None,
-        };
-        let word = match self.choice {
-            Some(Choice::Word(word)) => word,
-            Some(Choice::Named(_)) => Word::Required,
-            None => Word::Auto,
-        };
         let bytes = self.bytes();
+        let (word, named) = match self.choice {
+            Some(Choice::Named(Named { function, .. })) => (Word::Required, Some(function.name)),
+            Some(Choice::Word(word)) => (word, None),
+            None => (Word::Auto, None),
+        };
         let tools = self.tools.iter().enumerate();
-        let mut checked =
-            tools.map(|(index, tool)| checked(index, tool)).collect::<Result<Vec<_>, _>>()?;
+        let checked = tools.map(|(index, tool)| checked(index, tool));
+        let mut checked = checked.collect::<Result<Vec<_>, _>>()?;
         let mut seen = HashSet::new();
         if let Some(function) = checked.iter().find(|function| !seen.insert(&function.name)) {
-            let got = &function.name;
-            let message = format!("tools: expected functions of different names, got two {got:?}");
-            return Err(Refusal::invalid("tools", message));
+            let fault =
+                format!("expected functions of different names, got two {:?}", function.name);
+            return Err(Refusal::invalid("tools", fault));
         }
         let is_known = |name: &String| seen.contains(name);
         if (word == Word::Required && seen.is_empty()) || !named.iter().all(is_known) {
             let got = named.map_or("\"required\"".to_owned(), |name| format!("{name:?}"));
-            let message = format!("tool_choice: expected the functions of tools, got {got}");
-            return Err(Refusal::invalid("tool_choice", message));
+            let fault = format!("expected the functions of tools, got {got}");
+            return Err(Refusal::invalid("tool_choice", fault));
         }
         if seen.is_empty() || word == Word::None {
             return Ok(None);
@@ -130,8 +120,8 @@ impl Asked {
         let is_single = self.parallel == Some(false) || named.is_some();
         checked.retain(|function| named.as_ref().is_none_or(|name| *name == function.name));
         let (is_auto, is_strict) = (word == Word::Auto, checked.iter().any(Function::is_strict));
-        let parameters = checked.iter().map(|function| function.parameters.clone().into());
-        let parameters = parameters.collect();
+        let parameters =
+            checked.iter().map(|function| function.parameters.clone().into()).collect();
         let schemas = checked.into_iter().map(|function| function.schema(is_auto));
         let (names, schemas) = schemas.unzip();
         let functions = Arc::new(Functions { format, names, parameters, is_single });
@@ -139,8 +129,7 @@ impl Asked {
             let (grammars, functions) = (Arc::clone(&generator.grammars), Arc::clone(&functions));
             let work = move |_: &_| grammars.calls(&functions, schemas, is_auto);
             let grammar = app.limits.workers.run(bytes, work).await?;
-            let fault = |error| Refusal::invalid("tools", format!("tools: {error}"));
-            Some(grammar.map_err(fault)?)
+            Some(grammar.map_err(|fault| Refusal::invalid("tools", fault))?)
         } else {
             None
         };
@@ -150,7 +139,8 @@ impl Asked {
 
 /// Reads a tool, and checks what names and schemas have to be.
 fn checked(index: usize, tool: &Value) -> Result<Function, Refusal> {
-    let fault = |message: String| Refusal::invalid("tools", format!("tools[{index}]: {message}"));
+    let place = format!("tools[{index}]");
+    let fault = |fault: String| Refusal::at(Kind::Invalid, "tools", &place, fault);
     let Tool { function, .. } = Tool::deserialize(tool).map_err(|e| fault(e.to_string()))?;
     let is_plain = |c: char| c.is_ascii_alphanumeric() || c == '_' || c == '-';
     let name = &function.name;
@@ -196,10 +186,10 @@ fn format(texts: &Texts) -> Result<candle_dynquant_decoder::ToolFormat, Refusal>
             None => "another form",
         },
     };
-    let message = format!(
-        "tools: expected a chat template with calls as <tool_call>{{\"name\": .., \"arguments\": ..}}</tool_call>, \
+    let fault = format!(
+        "expected a chat template with calls as <tool_call>{{\"name\": .., \"arguments\": ..}}</tool_call>, \
          <function=..><parameter=..>, [TOOL_CALLS] [..], [TOOL_CALLS]..[ARGS].. or \
          {{\"name\": .., \"parameters\": ..}}, got {got}"
     );
-    Err(Refusal::invalid("tools", message))
+    Err(Refusal::invalid("tools", fault))
 }
