@@ -2,7 +2,6 @@
 //! they are fetched.
 
 use std::net::{Ipv4Addr, TcpListener};
-use std::path::PathBuf;
 use std::sync::Arc;
 use std::thread::available_parallelism;
 use std::time::{Duration, Instant};
@@ -25,9 +24,6 @@ const HEARTBEAT_SECONDS: u64 = 1;
 const PATIENCE: Duration = Duration::from_secs(60);
 
 /// Computes until SIGINT or SIGTERM, then finishes the parts that it has begun.
-///
-/// # Errors
-/// When the model cannot be loaded, an address is taken, or the scheduler is missing or ends.
 pub async fn run(options: &ExecutorOptions) -> Result<()> {
     let interrupted = signal::interrupted().context("cannot listen for signals")?;
     let mut interrupted = std::pin::pin!(interrupted);
@@ -49,6 +45,10 @@ pub async fn run(options: &ExecutorOptions) -> Result<()> {
         .with_context(|| {
             format!("--work-dir {}: expected a folder that can be written to", work_dir.display())
         })?;
+    let work_path = work_dir.path();
+    let work_path = work_path.to_str().with_context(|| {
+        format!("--work-dir: expected a path in UTF-8, got {}", work_path.display())
+    })?;
     let cores = available_parallelism().map_or(1, usize::from);
     // Ballista's registry lacks the functions of lists.
     let functions = SessionStateBuilder::new().with_default_features().build();
@@ -65,7 +65,7 @@ pub async fn run(options: &ExecutorOptions) -> Result<()> {
         scheduler_host: options.scheduler.host.clone(),
         scheduler_port: options.scheduler.port,
         vcores: options.cores.unwrap_or(cores),
-        work_dir: Some(utf8(work_dir.path().to_owned())?),
+        work_dir: Some(work_path.to_owned()),
         executor_heartbeat_interval_seconds: HEARTBEAT_SECONDS,
         override_function_registry: Some(Arc::new(functions)),
         ..Default::default()
@@ -111,11 +111,4 @@ async fn wait_for(scheduler: &SchedulerUrl) -> Result<()> {
             Err(_) => tokio::time::sleep(Duration::from_millis(200)).await,
         }
     }
-}
-
-fn utf8(path: PathBuf) -> Result<String> {
-    path.into_os_string().into_string().map_err(|path| {
-        let path = PathBuf::from(path);
-        anyhow::anyhow!("--work-dir: expected a path in UTF-8, got {}", path.display())
-    })
 }

@@ -9,7 +9,6 @@
 //! heartbeats from other threads. Separate threads for the model would only move the work. The
 //! library's threads help the partition that finds them free.
 
-use std::fmt;
 use std::hash::{Hash, Hasher};
 use std::sync::Arc;
 
@@ -46,44 +45,11 @@ pub struct Declaration {
     pub truncate: bool,
 }
 
-impl Declaration {
-    /// The declaration of a model, with the option of the command line.
-    pub fn of(model: &LoadedModel, truncate: bool) -> Self {
-        Self {
-            model: model.identity.clone(),
-            embedding_size: model.embedding_size(),
-            is_classifier: model.is_classifier(),
-            truncate,
-        }
-    }
-}
-
-/// The kind of answer that a function gives.
+/// The kind of answer that a function gives: an embedding, or the name of a class.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Kind {
-    /// An embedding.
+enum Kind {
     Embed,
-    /// The name of a class.
     Classify,
-}
-
-impl Kind {
-    /// All kinds.
-    pub const ALL: [Self; 2] = [Self::Embed, Self::Classify];
-
-    /// The name of the function in SQL.
-    pub fn name(self) -> &'static str {
-        match self {
-            Self::Embed => "embed",
-            Self::Classify => "classify",
-        }
-    }
-}
-
-impl fmt::Display for Kind {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.pad(self.name())
-    }
 }
 
 /// A function from texts to answers.
@@ -104,7 +70,7 @@ impl TextFunction {
         planned: Option<&Declaration>,
         model: Option<&Arc<LoadedModel>>,
     ) -> [Arc<ScalarUDF>; 2] {
-        Kind::ALL.map(|kind| {
+        [Kind::Embed, Kind::Classify].map(|kind| {
             Arc::new(ScalarUDF::from(Self {
                 kind,
                 planned: planned.cloned(),
@@ -117,20 +83,17 @@ impl TextFunction {
 
     /// The declaration in a call's second argument, or of this process.
     fn declaration(&self, literal: Option<&ScalarValue>) -> Result<Declaration> {
-        let kind = self.kind;
-        let text = match literal {
-            None => {
-                let planned = self.planned.clone();
-                return planned.ok_or_else(|| {
-                    plan_datafusion_err!(
-                        "{kind}: expected a query of `dynquant-cluster run`, which names its model"
-                    )
-                });
-            }
-            Some(literal) => literal.try_as_str().flatten().unwrap_or_default(),
+        let name = self.name();
+        let Some(literal) = literal else {
+            return self.planned.clone().ok_or_else(|| {
+                plan_datafusion_err!(
+                    "{name}: expected a query of `dynquant-cluster run`, which names its model"
+                )
+            });
         };
+        let text = literal.try_as_str().flatten().unwrap_or_default();
         serde_json::from_str(text)
-            .map_err(|_| plan_datafusion_err!("{kind}: expected one text, got 2 arguments"))
+            .map_err(|_| plan_datafusion_err!("{name}: expected one text, got 2 arguments"))
     }
 
     fn answer_type(&self, declaration: &Declaration) -> Result<DataType> {
@@ -149,16 +112,16 @@ impl TextFunction {
 
     /// The model of a call.
     fn model(&self, expected: &Identity) -> Result<&LoadedModel> {
-        let kind = self.kind;
+        let name = self.name();
         match self.model.as_deref() {
             Some(model) if model.identity.agrees(expected) => Ok(model),
             Some(model) => exec_err!(
-                "{kind}: expected the model of the query, {expected}, got {} on an executor; start all machines of \
+                "{name}: expected the model of the query, {expected}, got {} on an executor; start all machines of \
                  a cluster with the same model and the same program",
                 model.identity
             ),
             None => exec_err!(
-                "{kind}: expected a process with the model {expected}, got one without a model"
+                "{name}: expected a process with the model {expected}, got one without a model"
             ),
         }
     }
@@ -173,7 +136,7 @@ impl TextFunction {
         let texts = strings(texts)?;
         let answers = model.answer(&texts, head, truncate).map_err(|error| {
             let hint = if truncate { "" } else { " (--truncate cuts texts that are too long)" };
-            exec_datafusion_err!("{}: {error:#}{hint}", self.kind)
+            exec_datafusion_err!("{}: {error:#}{hint}", self.name())
         })?;
         match self.kind {
             Kind::Embed => embeddings(&answers, embedding_size),
@@ -203,7 +166,10 @@ impl Hash for TextFunction {
 
 impl ScalarUDFImpl for TextFunction {
     fn name(&self) -> &str {
-        self.kind.name()
+        match self.kind {
+            Kind::Embed => "embed",
+            Kind::Classify => "classify",
+        }
     }
 
     fn signature(&self) -> &Signature {
@@ -211,11 +177,11 @@ impl ScalarUDFImpl for TextFunction {
     }
 
     fn coerce_types(&self, arguments: &[DataType]) -> Result<Vec<DataType>> {
-        let kind = self.kind;
+        let name = self.name();
         let (text, declaration) = match arguments {
             [text] => (text, None),
             [text, DataType::Utf8] => (text, Some(DataType::Utf8)),
-            got => return plan_err!("{kind}: expected one text, got {} arguments", got.len()),
+            got => return plan_err!("{name}: expected one text, got {} arguments", got.len()),
         };
         let text = match text {
             DataType::Dictionary(_, values) => values,
@@ -226,7 +192,7 @@ impl ScalarUDFImpl for TextFunction {
             DataType::Utf8 | DataType::LargeUtf8 | DataType::Utf8View => text.clone(),
             got => {
                 return plan_err!(
-                    "{kind}: expected a text (Utf8, LargeUtf8 or Utf8View), got {got}; CAST(.. AS VARCHAR) makes one"
+                    "{name}: expected a text (Utf8, LargeUtf8 or Utf8View), got {got}; CAST(.. AS VARCHAR) makes one"
                 );
             }
         };
@@ -234,14 +200,14 @@ impl ScalarUDFImpl for TextFunction {
     }
 
     fn return_type(&self, _: &[DataType]) -> Result<DataType> {
-        plan_err!("{}: its type depends on its model", self.kind)
+        plan_err!("{}: its type depends on its model", self.name())
     }
 
     fn return_field_from_args(&self, arguments: ReturnFieldArgs<'_>) -> Result<FieldRef> {
         let declaration = match *arguments.scalar_arguments {
             [_] => self.declaration(None)?,
             [_, Some(literal)] => self.declaration(Some(literal))?,
-            _ => return plan_err!("{}: expected one text", self.kind),
+            _ => return plan_err!("{}: expected one text", self.name()),
         };
         let data_type = self.answer_type(&declaration)?;
         Ok(Arc::new(Field::new(self.name(), data_type, true)))
@@ -256,7 +222,7 @@ impl ScalarUDFImpl for TextFunction {
             return Ok(ExprSimplifyResult::Original(arguments));
         };
         let planned = serde_json::to_string(planned);
-        let planned = planned.map_err(|error| plan_datafusion_err!("{}: {error}", self.kind))?;
+        let planned = planned.map_err(|error| plan_datafusion_err!("{}: {error}", self.name()))?;
         arguments.push(lit(planned));
         let function = Arc::new(ScalarUDF::from(self.clone()));
         let call = ScalarFunction::new_udf(function, arguments);
@@ -268,7 +234,11 @@ impl ScalarUDFImpl for TextFunction {
             [texts] => (texts, self.declaration(None)?),
             [texts, ColumnarValue::Scalar(literal)] => (texts, self.declaration(Some(literal))?),
             got => {
-                return exec_err!("{}: expected one text, got {} arguments", self.kind, got.len());
+                return exec_err!(
+                    "{}: expected one text, got {} arguments",
+                    self.name(),
+                    got.len()
+                );
             }
         };
         match texts {
@@ -321,7 +291,8 @@ fn length(size: usize) -> Result<i32> {
 mod tests {
     use super::*;
 
-    fn function(kind: Kind, is_classifier: bool) -> Arc<ScalarUDF> {
+    /// The functions of a process without a model.
+    fn functions(is_classifier: bool) -> [Arc<ScalarUDF>; 2] {
         let model =
             serde_json::from_str(r#"{"name":"a","weights":"int8","digest":"0123456789abcdef01"}"#);
         let declaration = Declaration {
@@ -330,11 +301,7 @@ mod tests {
             is_classifier,
             truncate: false,
         };
-        let [embed, classify] = TextFunction::all(Some(&declaration), None);
-        match kind {
-            Kind::Embed => embed,
-            Kind::Classify => classify,
-        }
+        TextFunction::all(Some(&declaration), None)
     }
 
     fn text() -> FieldRef {
@@ -351,17 +318,18 @@ mod tests {
 
     #[test]
     fn classes_are_of_models_that_have_them() {
-        let classes = answer_type(&function(Kind::Classify, true));
-        assert_eq!(classes.unwrap(), DataType::Utf8);
-        let error = answer_type(&function(Kind::Classify, false)).unwrap_err();
+        let [_, classify] = functions(true);
+        assert_eq!(answer_type(&classify).unwrap(), DataType::Utf8);
+        let [embed, classify] = functions(false);
+        let error = answer_type(&classify).unwrap_err();
         let expected = "classify: expected a model with a classification head, got a (int8, hash 0123456789abcdef)";
         assert!(error.to_string().contains(expected), "{error}");
-        answer_type(&function(Kind::Embed, false)).unwrap();
+        answer_type(&embed).unwrap();
     }
 
     #[test]
     fn a_process_without_a_model_computes_nothing() {
-        let error = function(Kind::Embed, false).invoke_with_args(ScalarFunctionArgs {
+        let error = functions(false)[0].invoke_with_args(ScalarFunctionArgs {
             args: vec![ColumnarValue::Scalar(ScalarValue::from("a text"))],
             arg_fields: vec![text()],
             number_rows: 1,

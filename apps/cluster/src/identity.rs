@@ -24,9 +24,6 @@ impl Identity {
     ///
     /// The answers distinguish machines on which the same files give other bits, such as with a
     /// float model, whose sums depend on the CPU.
-    ///
-    /// # Errors
-    /// When a file cannot be read or the model fails.
     pub fn of(encoder: &Encoder, options: &ModelOptions) -> Result<Self> {
         let mut hash = Hasher::new();
         for part in [env!("CARGO_PKG_VERSION"), &encoder.dtype, &options.digest()?] {

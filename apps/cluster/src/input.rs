@@ -19,9 +19,6 @@ pub struct Input {
 
 impl Input {
     /// Checks that there are files.
-    ///
-    /// # Errors
-    /// When the file or folder does not exist, or the folder has no Parquet file.
     pub fn open(path: &Path) -> Result<Self> {
         let shown = path.display();
         let path = path.canonicalize().with_context(|| {
@@ -56,9 +53,6 @@ impl Input {
     }
 
     /// Registers the data set as the table [`TABLE`].
-    ///
-    /// # Errors
-    /// When a file is not a Parquet file, or the files have different columns.
     pub async fn register(&self, context: &SessionContext) -> Result<()> {
         let shown = self.path.display();
         let is_dir = self.path.is_dir();

@@ -5,7 +5,6 @@ mod executor;
 mod function;
 mod identity;
 mod input;
-mod logs;
 mod model;
 mod options;
 mod output;
@@ -14,11 +13,13 @@ mod scheduler;
 mod session;
 mod signal;
 
+use std::io::{IsTerminal, stderr};
 use std::process::ExitCode;
 
 use anyhow::{Context, Result};
 use dynquant_embed::program;
 use mimalloc::MiMalloc;
+use tracing::level_filters::LevelFilter;
 
 use options::{Command, Options};
 
@@ -29,7 +30,7 @@ static ALLOCATOR: MiMalloc = MiMalloc;
 
 fn main() -> ExitCode {
     program::main(|options: &Options| {
-        logs::start(options);
+        start_logs(options);
         run(&options.command)
     })
 }
@@ -49,4 +50,21 @@ fn run(command: &Command) -> Result<()> {
     // Partitions of an interrupted query may be in the middle of a batch.
     runtime.shutdown_background();
     ended
+}
+
+/// Starts logging on stderr, also from datafusion and Ballista.
+fn start_logs(options: &Options) {
+    let default = match options.command {
+        // The last line of `run` is its error.
+        Command::Run(_) => LevelFilter::OFF,
+        Command::Scheduler(_) | Command::Executor(_) => LevelFilter::INFO,
+    };
+    tracing_subscriber::fmt()
+        .with_writer(stderr)
+        // Internal errors are printed by eprintln!, which panics if stderr is closed.
+        .log_internal_errors(false)
+        .with_max_level(options.log_level.unwrap_or(default))
+        .with_target(false)
+        .with_ansi(stderr().is_terminal())
+        .init();
 }

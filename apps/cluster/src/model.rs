@@ -14,7 +14,7 @@ const SHOWN: usize = 40;
 
 /// A model and its identity.
 pub struct LoadedModel {
-    encoder: Encoder,
+    pub encoder: Encoder,
     pub identity: Identity,
 }
 
@@ -26,38 +26,21 @@ impl fmt::Debug for LoadedModel {
 
 impl LoadedModel {
     /// Opens the model that the command line names.
-    ///
-    /// # Errors
-    /// When a file is missing, malformed, or does not fit the others.
     pub fn open(options: &ModelOptions) -> Result<Self> {
         let encoder = options.open()?;
         let identity = Identity::of(&encoder, options)?;
         Ok(Self { encoder, identity })
     }
 
-    /// The length of an embedding.
-    pub fn embedding_size(&self) -> usize {
-        self.encoder.config.embedding_size
-    }
-
-    /// Whether there is a classification head.
-    pub fn is_classifier(&self) -> bool {
-        self.encoder.model.is_classifier()
-    }
-
     /// The name of the class with the largest logit.
     pub fn label(&self, logits: &[f32]) -> Option<&str> {
         let best = (0..logits.len()).max_by(|&a, &b| logits[a].total_cmp(&logits[b]))?;
-        let labels = &self.encoder.config.labels;
-        labels.get(best).map(String::as_str)
+        self.encoder.config.labels.get(best).map(String::as_str)
     }
 
     /// The answers to `texts`, in order, `None` where there is no text. The bits of an answer do
     /// not depend on the other texts. The computation runs on the caller's thread and on free
     /// threads of the library.
-    ///
-    /// # Errors
-    /// When a text is too long and may not be cut, or the model fails.
     pub fn answer(
         &self,
         texts: &[Option<&str>],

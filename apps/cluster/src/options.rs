@@ -158,9 +158,6 @@ impl fmt::Display for SchedulerUrl {
 }
 
 /// The name under which others reach a process that listens on `host`.
-///
-/// # Errors
-/// When `host` is all addresses of a machine and no name is given.
 pub fn advertised(host: Ipv4Addr, name: Option<&String>) -> anyhow::Result<String> {
     match name {
         Some(name) => Ok(name.clone()),

@@ -18,9 +18,6 @@ pub struct Output {
 
 impl Output {
     /// Checks that a file can be written to `path`, before the query is computed.
-    ///
-    /// # Errors
-    /// When `path` is not a regular file or is read-only, or its folder is not writable.
     pub fn check(path: &Path) -> Result<()> {
         ensure!(
             path.file_name().is_some(),
@@ -31,9 +28,6 @@ impl Output {
     }
 
     /// Begins a temporary file beside `path`, which is removed unless it is committed.
-    ///
-    /// # Errors
-    /// When the file cannot be created, or Parquet lacks the type of a column.
     pub fn create(path: &Path, schema: SchemaRef) -> Result<Self> {
         let file = begin(path)?;
         let properties = WriterProperties::builder().set_compression(Compression::SNAPPY).build();
@@ -44,18 +38,12 @@ impl Output {
     }
 
     /// Adds rows.
-    ///
-    /// # Errors
-    /// When the rows cannot be written.
     pub fn write(&mut self, rows: &RecordBatch) -> Result<()> {
         let written = self.writer.write(rows);
         written.with_context(|| format!("--output {}", self.path.display()))
     }
 
     /// Completes the file and moves it to its path.
-    ///
-    /// # Errors
-    /// When the rest cannot be written; the old file is then left.
     pub fn commit(self) -> Result<()> {
         let Self { path, writer } = self;
         let commit = || -> Result<()> { Ok(writer.into_inner()?.put()?) };

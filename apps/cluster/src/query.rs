@@ -33,9 +33,6 @@ const TICK: Duration = Duration::from_millis(250);
 const CANCELLING: Duration = Duration::from_secs(10);
 
 /// Runs the query and writes its result, whole or not at all.
-///
-/// # Errors
-/// When an option does not fit, the query is invalid or fails, or on SIGINT or SIGTERM.
 pub async fn run(options: &RunOptions) -> Result<()> {
     let interrupted = signal::interrupted().context("cannot listen for signals")?;
     let input = Input::open(&options.input)?;
@@ -121,10 +118,10 @@ async fn write(
                 }
                 None => break,
             },
-            _ = ticks.tick() => show_progress(rows, start.elapsed()),
+            _ = ticks.tick() => progress(&format!("{rows} rows, {} s", start.elapsed().as_secs())),
         }
     }
-    clear_progress();
+    progress("");
     output.commit()?;
     Ok(rows)
 }
@@ -162,16 +159,10 @@ async fn cancel(scheduler: Option<&SchedulerUrl>, plan: &Arc<dyn ExecutionPlan>)
     }
 }
 
-/// Prints the progress on a terminal.
-fn show_progress(rows: usize, time: Duration) {
+/// Shows the progress on a terminal, in place of what was there.
+fn progress(text: &str) {
     if stderr().is_terminal() {
-        print::progress(format_args!("\r\x1b[K{rows} rows, {} s", time.as_secs()));
-    }
-}
-
-fn clear_progress() {
-    if stderr().is_terminal() {
-        print::progress("\r\x1b[K");
+        print::progress(format_args!("\r\x1b[K{text}"));
     }
 }
 

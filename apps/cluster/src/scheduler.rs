@@ -22,9 +22,6 @@ use crate::signal;
 const RESULTS_SECONDS: u64 = 3600;
 
 /// Serves until SIGINT or SIGTERM.
-///
-/// # Errors
-/// When the address is taken, or the server fails.
 pub async fn run(options: &SchedulerOptions) -> Result<()> {
     // The handlers come before the address is printed: its reader may signal at once.
     let interrupted = signal::interrupted().context("cannot listen for signals")?;

@@ -31,9 +31,6 @@ pub fn local(partitions: Option<usize>) -> SessionContext {
 }
 
 /// A session that runs queries on a cluster.
-///
-/// # Errors
-/// When the state cannot be created.
 pub async fn remote(scheduler: &SchedulerUrl, partitions: Option<usize>) -> Result<SessionContext> {
     let config =
         SessionConfig::new_with_ballista().set_usize(BALLISTA_SCHEDULER_MAX_PARTITIONS_PER_TASK, 1);
@@ -55,7 +52,12 @@ fn settings(config: SessionConfig, partitions: usize) -> SessionConfig {
 
 /// Adds `embed` and `classify` of this model to the session.
 pub fn register_functions(context: &SessionContext, model: &Arc<LoadedModel>, truncate: bool) {
-    let planned = Declaration::of(model, truncate);
+    let planned = Declaration {
+        model: model.identity.clone(),
+        embedding_size: model.encoder.config.embedding_size,
+        is_classifier: model.encoder.model.is_classifier(),
+        truncate,
+    };
     for function in TextFunction::all(Some(&planned), Some(model)) {
         context.register_udf(ScalarUDF::clone(&function));
     }

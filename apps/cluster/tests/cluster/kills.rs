@@ -37,16 +37,12 @@ fn a_killed_executor_changes_no_bit() {
     assert_eq!(report["rows"], rows());
 
     let mut cluster = Cluster::start(&[&[], &[]]);
-    let client = command(&run(&input, &output, &["--scheduler", &cluster.url]));
-    let client = std::thread::spawn({
-        let mut client = client;
-        move || client.output().unwrap()
-    });
+    let mut client = command(&run(&input, &output, &["--scheduler", &cluster.url]));
+    let client = std::thread::spawn(move || client.output().unwrap());
     let finished = "Finished task";
     cluster.executors[1].wait_for(finished, PARTS / 8);
     let [survivor, victim] = [0, 1].map(|index| cluster.executors[index].count(finished));
-    let victim_process = cluster.executors.remove(1);
-    victim_process.signal("KILL");
+    cluster.executors.remove(1).signal("KILL");
     println!("killed after {victim} parts, when the other executor had computed {survivor}");
     assert!(victim + survivor < PARTS, "in the middle");
 

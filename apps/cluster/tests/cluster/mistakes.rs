@@ -16,45 +16,30 @@ fn check(words: &[&str], expected: &str) {
 
 #[test]
 fn on_the_command_line_are_named() {
-    let cases: [(&[&str], &str); 12] = [
-        (&[], "Usage"),
-        (&["run", "--input", "x"], "--output"),
-        (
-            &["run", "--input", "x", "--output", "y", "--preset", "int5"],
-            "expected one of int8, int8_reduce_range, int8_groups, int4, pytorch, per_channel, float16, bfloat16, onnxruntime, none, got \"int5\"",
-        ),
-        (
-            &["run", "--input", "x", "--output", "y", "--partitions", "0"],
-            "expected a whole number from 1 to 1000000",
-        ),
-        (
-            &["run", "--input", "x", "--output", "y", "--scheduler", "localhost:50050"],
-            "expected df://HOST:PORT, got \"localhost:50050\"",
-        ),
-        (&["executor", "--scheduler", "df://a:b"], "expected df://HOST:PORT"),
-        (&["executor", "--port", "0"], "--port"),
-        (&["executor", "--host", "localhost"], "--host"),
-        (
-            &["executor", "--host", "0.0.0.0"],
-            "--advertise: expected the name under which others reach this machine",
-        ),
-        (
-            &["executor", "--model", "/no/such/folder"],
-            "--model: /no/such/folder: expected a folder with config.json",
-        ),
-        (
-            &["scheduler", "--host", "0.0.0.0"],
-            "--advertise: expected the name under which others reach this machine",
-        ),
-        (
-            &["scheduler", "--host", "192.0.2.1"],
-            "--host, --port: expected an address to listen on, got 192.0.2.1:50050",
-        ),
-    ];
-    for (words, expected) in cases {
-        check(words, expected);
+    check(&[], "Usage");
+    for (words, expected) in cases(COMMANDS) {
+        check(&words.split(' ').collect::<Vec<_>>(), expected);
     }
 }
+
+/// The rows of a table: what is run, and a part of the message.
+fn cases(table: &str) -> impl Iterator<Item = (&str, &str)> {
+    table.trim().lines().map(|row| row.split_once(" | ").unwrap())
+}
+
+const COMMANDS: &str = r#"
+run --input x | --output
+run --input x --output y --preset int5 | expected one of int8, int8_reduce_range, int8_groups, int4, pytorch, per_channel, float16, bfloat16, onnxruntime, none, got "int5"
+run --input x --output y --partitions 0 | expected a whole number from 1 to 1000000
+run --input x --output y --scheduler localhost:50050 | expected df://HOST:PORT, got "localhost:50050"
+executor --scheduler df://a:b | expected df://HOST:PORT
+executor --port 0 | --port
+executor --host localhost | --host
+executor --host 0.0.0.0 | --advertise: expected the name under which others reach this machine
+executor --model /no/such/folder | --model: /no/such/folder: expected a folder with config.json
+scheduler --host 0.0.0.0 | --advertise: expected the name under which others reach this machine
+scheduler --host 192.0.2.1 | --host, --port: expected an address to listen on, got 192.0.2.1:50050
+"#;
 
 #[test]
 fn ports_in_use_are_named() {
@@ -117,28 +102,12 @@ fn in_queries_are_named() {
     let (input, output) = (dir.join("input"), dir.join("output"));
     data::write(&input, &data::texts(20), 20);
     let create = format!("COPY data TO '{}.parquet'", output.display());
-    let cases = [
+    let others = [
         ("SELECT", "--sql: "),
-        (
-            "SELECT embed(text) FROM texts",
-            "--sql: Error during planning: table 'datafusion.public.texts' not found",
-        ),
-        (
-            "SELECT embed(id) FROM data",
-            "embed: expected a text (Utf8, LargeUtf8 or Utf8View), got Int64",
-        ),
-        ("SELECT embed() FROM data", "embed: expected one text, got 0 arguments"),
-        ("SELECT embed(text, 'x') FROM data", "embed: expected one text, got 2 arguments"),
-        ("SELECT classify(id) FROM data", "classify: expected a text"),
-        (&create, "--sql: Error during planning: DML not supported"),
-        ("CREATE TABLE x AS SELECT 1", "--sql: Error during planning: DDL not supported"),
-        (
-            "SET datafusion.execution.batch_size = 1",
-            "--sql: Error during planning: Statement not supported",
-        ),
         ("SELECT 1; SELECT 2", "--sql: "),
+        (&create, "--sql: Error during planning: DML not supported"),
     ];
-    for (sql, expected) in cases {
+    for (sql, expected) in cases(QUERIES).chain(others) {
         check(&run(&input, &output, &["--sql", sql]), expected);
         assert!(!output.exists(), "{sql}");
     }
@@ -148,6 +117,16 @@ fn in_queries_are_named() {
         "embed: expected a text (Utf8, LargeUtf8 or Utf8View), got Int64",
     );
 }
+
+const QUERIES: &str = "
+SELECT embed(text) FROM texts | --sql: Error during planning: table 'datafusion.public.texts' not found
+SELECT embed(id) FROM data | embed: expected a text (Utf8, LargeUtf8 or Utf8View), got Int64
+SELECT embed() FROM data | embed: expected one text, got 0 arguments
+SELECT embed(text, 'x') FROM data | embed: expected one text, got 2 arguments
+SELECT classify(id) FROM data | classify: expected a text
+CREATE TABLE x AS SELECT 1 | --sql: Error during planning: DDL not supported
+SET datafusion.execution.batch_size = 1 | --sql: Error during planning: Statement not supported
+";
 
 #[test]
 fn a_scheduler_that_is_not_there_is_named() {
