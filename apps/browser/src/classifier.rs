@@ -1,9 +1,8 @@
 //! The classifier, with answers in the form that a page shows.
 
 use anyhow::{Result, ensure};
-use candle_dynquant::Isa;
-use candle_dynquant::{Layer, Visitor};
-use dynquant_embed::{Direction, Encoder, Head, Input, Task, Tokens, TokensError};
+use candle_dynquant::{Isa, Layer, Visitor};
+use dynquant_embed::{Direction, Encoder, Head, Input, Task, Tokens, TokensError, softmax};
 use serde::Serialize;
 
 /// A BERT with a classification head, and its tokenizer.
@@ -91,9 +90,8 @@ impl Classifier {
         let probabilities = softmax(&logits);
         let labels = self.encoder.config.labels.iter().cloned();
         let classes = labels.zip(logits).zip(probabilities);
-        let mut classes: Vec<Class> = classes
-            .map(|((label, logit), probability)| Class { label, logit, probability })
-            .collect();
+        let class = |((label, logit), probability)| Class { label, logit, probability };
+        let mut classes: Vec<Class> = classes.map(class).collect();
         classes.sort_by(|a, b| b.logit.total_cmp(&a.logit));
         Ok(Classified { classes, tokens: tokens.len(), cut })
     }
@@ -107,9 +105,8 @@ impl Classifier {
     }
 
     fn answer(&self, tokens: &Tokens) -> Result<Vec<f32>> {
-        let head = Head::Classes;
-        let answers = self.encoder.model.answer(&[Task { tokens, head }])?;
-        Ok(answers.concat())
+        let task = Task { tokens, head: Head::Classes };
+        Ok(self.encoder.model.answer(&[task])?.concat())
     }
 
     /// The state of the model in memory.
@@ -136,27 +133,17 @@ struct Layers(Vec<LayerState>);
 impl Visitor for Layers {
     fn layer(&mut self, path: &str, layer: &dyn Layer) -> candle_dynquant::Result<()> {
         for weight in layer.weight_infos() {
-            let dtype = serde_json::to_value(weight.dtype);
+            // Serde writes the enum as a word.
+            let dtype = serde_json::to_value(weight.dtype).unwrap_or_default();
             self.0.push(LayerState {
                 path: path.to_owned(),
                 kind: layer.kind().to_string(),
                 float_bytes: 4 * weight.shape.iter().product::<usize>(),
-                // Serde writes the enum as a word.
-                dtype: dtype.map_or_else(
-                    |_| String::new(),
-                    |word| word.as_str().unwrap_or_default().to_owned(),
-                ),
+                dtype: dtype.as_str().unwrap_or_default().to_owned(),
                 shape: weight.shape,
                 bytes: weight.bytes,
             });
         }
         Ok(())
     }
-}
-
-fn softmax(logits: &[f32]) -> Vec<f32> {
-    let max = logits.iter().copied().fold(f32::NEG_INFINITY, f32::max);
-    let exps: Vec<f32> = logits.iter().map(|logit| (logit - max).exp()).collect();
-    let sum: f32 = exps.iter().sum();
-    exps.iter().map(|exp| exp / sum).collect()
 }

@@ -125,6 +125,8 @@ fn tei_predict() {
     let raw = server.ok("/predict", &json!({"inputs": TEXT, "raw_scores": true}));
     assert!(raw[0]["score"].as_f64().unwrap() > 1.);
 
+    // The root route does what the model is made for.
+    assert_eq!(server.ok("/", &json!({"inputs": TEXT})), one);
     // A list of strings is a text or a pair; a list of lists is a batch.
     assert_eq!(server.ok("/predict", &json!({"inputs": [TEXT]})), one);
     // As huggingface_hub 2 asks.

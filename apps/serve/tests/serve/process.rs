@@ -6,7 +6,7 @@ use std::net::TcpStream;
 use std::path::Path;
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::sync::{Arc, Mutex};
-use std::thread::{JoinHandle, scope, sleep};
+use std::thread::{JoinHandle, sleep};
 use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
@@ -164,21 +164,6 @@ impl Server {
         let reply = self.post(path, body);
         assert_eq!(reply.status, 200, "{path}: {}", reply.body);
         reply.json()
-    }
-
-    /// The answers to requests that are sent at a time.
-    pub fn together<T: Send>(
-        &self,
-        requests: impl IntoIterator<Item = (&'static str, Value)>,
-        of: impl Fn(Reply) -> T + Sync,
-    ) -> Vec<T> {
-        let ask = |(path, body): (&str, Value)| of(self.post(path, &body));
-        scope(|scope| {
-            let ask = &ask;
-            let threads = requests.into_iter().map(|request| scope.spawn(move || ask(request)));
-            let threads: Vec<_> = threads.collect();
-            threads.into_iter().map(|thread| thread.join().unwrap()).collect()
-        })
     }
 
     /// The value of a metric.

@@ -72,12 +72,3 @@ fn the_time_for_the_end_is_limited() {
     let expected = "--shutdown-seconds: expected accepted requests to be answered within 1 s";
     assert!(logs.last().unwrap().contains(expected), "{logs:?}");
 }
-
-#[test]
-fn who_sends_no_request_is_not_waited_for() {
-    let server = Server::start(&[]);
-    let _slow = server.connect("POST /embed HTTP/1.1\r\nHost: ");
-    server.ok("/embed", &json!({"inputs": "a"}));
-    server.signal("TERM");
-    server.wait_for_success();
-}

@@ -349,12 +349,3 @@ fn info_and_health() {
     assert_eq!(type_of("reranker"), json!({"reranker": classes}));
     assert!(type_of("classes-gte")["classifier"]["id2label"]["2"].is_string());
 }
-
-#[test]
-fn the_root_answers_as_the_model_is_made() {
-    let classifier = Server::start(&[]);
-    let body = json!({"inputs": "Terminal text editor"});
-    assert_eq!(classifier.ok("/", &body), classifier.ok("/predict", &body));
-    let embedder = serve("bert", &[]);
-    assert_eq!(embedder.ok("/", &body), embedder.ok("/embed", &body));
-}
