@@ -1,7 +1,6 @@
 //! Text embeddings, classification and generated texts over HTTP, in int8: see README.md.
 
 mod app;
-mod batcher;
 mod body;
 mod connections;
 mod error;

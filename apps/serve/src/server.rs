@@ -6,6 +6,7 @@ use std::thread::JoinHandle;
 use std::time::Duration;
 
 use anyhow::{Context, Error, Result, bail, ensure};
+use candle_dynquant_decoder::Folder;
 use candle_dynquant_decoder::sampling::Sampling;
 use dynquant_embed::program::print;
 use dynquant_embed::{Encoder, ImageEmbedder, ModelOptions, Preset};
@@ -14,14 +15,13 @@ use tokio::sync::watch;
 use tokio::time::{Instant, timeout_at};
 
 use crate::app::{self, App, Before, Embedder, Generator, ModelKind, Pictures, Served};
-use crate::batcher;
 use crate::connections::{self, Terms};
 use crate::generate::{self, Grammars, PAGE, SharedLimits};
 use crate::limits::Limits;
 use crate::metrics::Metrics;
 use crate::options::Options;
 use crate::places::Places;
-use crate::queue::{Queue, Text};
+use crate::queue::{self, Queue, Text};
 use crate::routes;
 
 /// The time that refused requests have to read the refusal at shutdown.
@@ -59,7 +59,9 @@ fn start(
 ) -> Result<(Arc<App>, JoinHandle<()>)> {
     let model = ModelOptions { model: options.model.clone(), ..ModelOptions::default() };
     let path = model.path()?;
-    let is_decoder = |path: &&Path| generate::is_decoder(path) && !Encoder::is_folder(path);
+    // A GGUF file, or a folder with the configuration of a decoder.
+    let is_decoder = |path: &Path| path.is_file() || Folder::is_decoder(path);
+    let is_decoder = |path: &&Path| is_decoder(path) && !Encoder::is_folder(path);
     let decoder = path.as_deref().filter(is_decoder);
     let metrics = Arc::new(Metrics::new(&limits, decoder.is_some()));
     let is_of_pictures = |path: &&Path| decoder.is_none() && ImageEmbedder::is_folder(path);
@@ -196,7 +198,10 @@ impl Start<'_> {
         );
         warn_of_one_by_one(encoder.model.is_one_by_one());
         let pictures = pictures.map(|model| self.pictures(model));
-        let (queue, jobs) = Queue::new(self.limits.queue.clone());
+        let (places, limit) = (self.limits.queue.clone(), self.options.max_batch_tokens);
+        let (metrics, answer) = (Arc::clone(&self.metrics), Text::answers_of(encoder.model));
+        let started = queue::start(places, limit, metrics, |it: &Text| it.tokens.len(), answer);
+        let (queue, thread) = started.context("cannot start the model's thread")?;
         let served = Served::Embedder(Box::new(Embedder {
             kind,
             prompts: encoder.prompts,
@@ -206,10 +211,6 @@ impl Start<'_> {
             queue,
             pictures: pictures.transpose()?.map(|(pictures, _)| pictures),
         }));
-        let (limit, metrics) = (self.options.max_batch_tokens, Arc::clone(&self.metrics));
-        let answer = Text::answers_of(encoder.model);
-        let thread = batcher::start(jobs, limit, metrics, |text: &Text| text.tokens.len(), answer);
-        let thread = thread.context("cannot start the model's thread")?;
         Ok(Started { name: encoder.name, dtype: encoder.dtype, served, thread })
     }
 
@@ -235,12 +236,13 @@ impl Start<'_> {
     /// Starts the thread of a model of pictures, which ends with its last job.
     fn pictures(&self, model: ImageEmbedder) -> Result<(Pictures, JoinHandle<()>)> {
         let model = Arc::new(model);
-        let (queue, jobs) = Queue::new(self.limits.queue.clone());
-        let (limit, metrics) = (self.options.max_batch_tokens, Arc::clone(&self.metrics));
-        let (tokens, answers) = (model.tokens(), Arc::clone(&model));
+        let (places, limit) = (self.limits.queue.clone(), self.options.max_batch_tokens);
+        let (tokens, metrics) = (model.tokens(), Arc::clone(&self.metrics));
+        let answers = Arc::clone(&model);
         let answer = move |pictures: &[&Vec<f32>]| answers.answer(pictures);
-        let thread = batcher::start(jobs, limit, metrics, move |_| tokens, answer);
-        let thread = thread.context("cannot start the thread of the model of pictures")?;
+        let started = queue::start(places, limit, metrics, move |_| tokens, answer);
+        let (queue, thread) =
+            started.context("cannot start the thread of the model of pictures")?;
         Ok((Pictures { model, queue }, thread))
     }
 

@@ -83,7 +83,12 @@ impl Engine {
     /// `false` when no more can come.
     fn admit(&mut self) -> bool {
         loop {
-            self.retire();
+            // Others may begin with the texts that are over.
+            for text in self.running.extract_if(.., |text| text.is_over()) {
+                if let Some(entry) = text.into_entry(self.steps) {
+                    self.prefixes.add(entry);
+                }
+            }
             while let Ok(job) = self.jobs.try_recv() {
                 self.waiting.push_back(job);
             }
@@ -107,15 +112,6 @@ impl Engine {
             match self.jobs.blocking_recv() {
                 Some(job) => self.waiting.push_back(job),
                 None => return false,
-            }
-        }
-    }
-
-    /// Removes the texts that are over, and keeps what others may begin with.
-    fn retire(&mut self) {
-        for text in self.running.extract_if(.., |text| text.is_over()) {
-            if let Some(entry) = text.into_entry(self.steps) {
-                self.prefixes.add(entry);
             }
         }
     }

@@ -17,6 +17,6 @@ pub use answer::{Answer, Counts, Logged, Piece};
 pub use calls::{Call, Functions};
 pub use engine::{SharedLimits, start};
 pub use grammar::{Form, Grammar, Grammars};
-pub use model::{Opened, PAGE, is_decoder};
+pub use model::{Opened, PAGE};
 pub use sequence::GenerationJob;
 pub use stops::StopStrings;

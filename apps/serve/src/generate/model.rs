@@ -32,11 +32,6 @@ pub struct Opened {
     pub model: Model,
 }
 
-/// Whether the path is a GGUF file, or a folder with the configuration of a decoder.
-pub fn is_decoder(path: &Path) -> bool {
-    path.is_file() || Folder::is_decoder(path)
-}
-
 impl Opened {
     /// Reads a folder or a GGUF file. Float weights are quantized by a preset of the library, int8
     /// by default and not at all with `none`; attention by `attention`. The model at `draft` guesses

@@ -123,7 +123,8 @@ impl<C: Clone + 'static> Prefixes<C> {
         let ended = ended.map(|(index, entry)| (entry.used, Some(index), entry.donor()));
         let all = ended.chain(running.map(|donor| (step, None, donor)));
         let all = all.map(|(used, index, donor)| {
-            (whole_pages(common(donor.tokens, most)), used, index, donor)
+            let common = donor.tokens.iter().zip(most).take_while(|(a, b)| a == b).count();
+            (whole_pages(common), used, index, donor)
         });
         let longest = all.max_by_key(|(length, used, ..)| (*length, *used));
         let (length, _, index, donor) = longest.filter(|(length, ..)| *length > 0)?;
@@ -161,10 +162,6 @@ impl<C> Entry<C> {
     fn donor(&self) -> Donor<'_, C> {
         Donor { tokens: &self.tokens, cache: &self.cache, pages: &self.pages }
     }
-}
-
-fn common(a: &[u32], b: &[u32]) -> usize {
-    a.iter().zip(b).take_while(|(a, b)| a == b).count()
 }
 
 #[cfg(test)]

@@ -12,7 +12,7 @@ use super::super::rest::{Entries, Rest};
 use super::format::{Endpoint, Format};
 use super::request::{Common, STRUCTURED, ask, at_most};
 use super::stream::respond;
-use super::tools::{Asked, Choice, OfFunction};
+use super::tools::{self, Choice, OfFunction};
 use crate::app::App;
 use crate::error::{Refusal, cut};
 use crate::generate::Form;
@@ -253,13 +253,10 @@ pub async fn chat(State(app): State<Arc<App>>, request: Request) -> Result<Respo
     let mut common = request.common;
     let structured = common.structured_outputs.take();
     let mut asked = common.check(&app, top)?;
-    let tools = Asked {
-        tools: request.tools.unwrap_or_default(),
-        choice: request.tool_choice,
-        parallel: request.parallel_tool_calls,
-    };
-    let tool_bytes = tools.bytes();
-    let mut offered = tools.check(&app).await?;
+    let tools = request.tools.unwrap_or_default();
+    let tool_bytes = tools::bytes(&tools);
+    let (choice, parallel) = (request.tool_choice, request.parallel_tool_calls);
+    let mut offered = tools::check(&app, tools, choice, parallel).await?;
     let response = request.response_format.and_then(ResponseFormat::schema);
     let forms = [(FORMAT, response.map(Form::Json)), (STRUCTURED, structured)];
     for (field, form) in forms {

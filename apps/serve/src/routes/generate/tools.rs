@@ -13,12 +13,6 @@ use crate::generate::{Functions, Grammar};
 
 const LONGEST_NAME: usize = 64;
 
-pub struct Asked {
-    pub tools: Vec<Value>,
-    pub choice: Option<Choice>,
-    pub parallel: Option<bool>,
-}
-
 #[derive(Deserialize)]
 #[serde(
     untagged,
@@ -84,57 +78,58 @@ pub struct Offered {
     pub grammar: Option<Grammar>,
 }
 
-impl Asked {
-    pub fn bytes(&self) -> usize {
-        self.tools.iter().map(|tool| tool.to_string().len()).sum()
-    }
+/// The approximate size of tools in memory.
+pub fn bytes(tools: &[Value]) -> usize {
+    tools.iter().map(|tool| tool.to_string().len()).sum()
+}
 
-    /// Checks the tools; `None` if the answer calls none.
-    pub async fn check(self, app: &App) -> Result<Option<Offered>, Refusal> {
-        let bytes = self.bytes();
-        let (word, named) = match self.choice {
-            Some(Choice::Named(Named { function, .. })) => (Word::Required, Some(function.name)),
-            Some(Choice::Word(word)) => (word, None),
-            None => (Word::Auto, None),
-        };
-        let tools = self.tools.iter().enumerate();
-        let checked = tools.map(|(index, tool)| checked(index, tool));
-        let mut checked = checked.collect::<Result<Vec<_>, _>>()?;
-        let mut seen = HashSet::new();
-        if let Some(function) = checked.iter().find(|function| !seen.insert(&function.name)) {
-            let fault =
-                format!("expected functions of different names, got two {:?}", function.name);
-            return Err(Refusal::invalid("tools", fault));
-        }
-        let is_known = |name: &String| seen.contains(name);
-        if (word == Word::Required && seen.is_empty()) || !named.iter().all(is_known) {
-            let got = named.map_or("\"required\"".to_owned(), |name| format!("{name:?}"));
-            let fault = format!("expected the functions of tools, got {got}");
-            return Err(Refusal::invalid("tool_choice", fault));
-        }
-        if seen.is_empty() || word == Word::None {
-            return Ok(None);
-        }
-        let generator = app.generator()?;
-        let format = format(&generator.texts)?;
-        let is_single = self.parallel == Some(false) || named.is_some();
-        checked.retain(|function| named.as_ref().is_none_or(|name| *name == function.name));
-        let (is_auto, is_strict) = (word == Word::Auto, checked.iter().any(Function::is_strict));
-        let parameters =
-            checked.iter().map(|function| function.parameters.clone().into()).collect();
-        let schemas = checked.into_iter().map(|function| function.schema(is_auto));
-        let (names, schemas) = schemas.unzip();
-        let functions = Arc::new(Functions { format, names, parameters, is_single });
-        let grammar = if is_strict || !is_auto {
-            let (grammars, functions) = (Arc::clone(&generator.grammars), Arc::clone(&functions));
-            let work = move |_: &_| grammars.calls(&functions, schemas, is_auto);
-            let grammar = app.limits.workers.run(bytes, work).await?;
-            Some(grammar.map_err(|fault| Refusal::invalid("tools", fault))?)
-        } else {
-            None
-        };
-        Ok(Some(Offered { tools: self.tools.into(), functions, grammar }))
+/// Checks the tools; `None` if the answer calls none.
+pub async fn check(
+    app: &App,
+    tools: Vec<Value>,
+    choice: Option<Choice>,
+    parallel: Option<bool>,
+) -> Result<Option<Offered>, Refusal> {
+    let bytes = bytes(&tools);
+    let (word, named) = match choice {
+        Some(Choice::Named(Named { function, .. })) => (Word::Required, Some(function.name)),
+        Some(Choice::Word(word)) => (word, None),
+        None => (Word::Auto, None),
+    };
+    let checked = tools.iter().enumerate().map(|(index, tool)| checked(index, tool));
+    let mut checked = checked.collect::<Result<Vec<_>, _>>()?;
+    let mut seen = HashSet::new();
+    if let Some(function) = checked.iter().find(|function| !seen.insert(&function.name)) {
+        let fault = format!("expected functions of different names, got two {:?}", function.name);
+        return Err(Refusal::invalid("tools", fault));
     }
+    let is_known = |name: &String| seen.contains(name);
+    if (word == Word::Required && seen.is_empty()) || !named.iter().all(is_known) {
+        let got = named.map_or("\"required\"".to_owned(), |name| format!("{name:?}"));
+        let fault = format!("expected the functions of tools, got {got}");
+        return Err(Refusal::invalid("tool_choice", fault));
+    }
+    if seen.is_empty() || word == Word::None {
+        return Ok(None);
+    }
+    let generator = app.generator()?;
+    let format = format(&generator.texts)?;
+    let is_single = parallel == Some(false) || named.is_some();
+    checked.retain(|function| named.as_ref().is_none_or(|name| *name == function.name));
+    let (is_auto, is_strict) = (word == Word::Auto, checked.iter().any(Function::is_strict));
+    let parameters = checked.iter().map(|function| function.parameters.clone().into()).collect();
+    let schemas = checked.into_iter().map(|function| function.schema(is_auto));
+    let (names, schemas) = schemas.unzip();
+    let functions = Arc::new(Functions { format, names, parameters, is_single });
+    let grammar = if is_strict || !is_auto {
+        let (grammars, functions) = (Arc::clone(&generator.grammars), Arc::clone(&functions));
+        let work = move |_: &_| grammars.calls(&functions, schemas, is_auto);
+        let grammar = app.limits.workers.run(bytes, work).await?;
+        Some(grammar.map_err(|fault| Refusal::invalid("tools", fault))?)
+    } else {
+        None
+    };
+    Ok(Some(Offered { tools: tools.into(), functions, grammar }))
 }
 
 /// Reads a tool, and checks what names and schemas have to be.
