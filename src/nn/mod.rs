@@ -31,8 +31,8 @@ pub use crate::ops::kv_cache::KvCache;
 pub use activation::Activation;
 pub use attend::Attention;
 pub use convolution::{
-    Conv1d, Conv2d, ConvTranspose1d, Convolution, conv_transpose1d, conv_transpose1d_no_bias,
-    conv1d, conv1d_no_bias, conv2d, conv2d_no_bias,
+    Conv, Conv1d, Conv2d, ConvTranspose1d, conv_transpose1d, conv_transpose1d_no_bias, conv1d,
+    conv1d_no_bias, conv2d, conv2d_no_bias,
 };
 pub(crate) use convolution::{Geometry, of_taps};
 pub use embedding::{Embedding, embedding};

@@ -32,7 +32,7 @@ pub struct Workers {
 }
 
 impl Workers {
-    /// One per core, and one per two cores for large requests. More would gain nothing.
+    /// Workers: one per core, and one per two cores for large requests. More would gain nothing.
     pub fn new() -> Self {
         let cores = available_parallelism().map_or(1, usize::from);
         Self { small: Places::new(cores), large: Places::new((cores / 2).max(1)) }

@@ -1,4 +1,4 @@
-//! What other files have: the types as they will be after the port, with layers in place of
+//! The contents of other files: the types as they will be after the port, with layers in place of
 //! tensors, the names that globs bring, and the functions that multiply by an argument.
 
 use std::collections::BTreeSet;

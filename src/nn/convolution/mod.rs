@@ -33,12 +33,12 @@ pub trait ConvolutionConfig: Copy + Debug + Send + Sync {
 
 /// A convolution of a kind: [`Conv1d`], [`Conv2d`] or [`ConvTranspose1d`].
 #[derive(Clone, Debug)]
-pub struct Convolution<C> {
+pub struct Conv<C> {
     convolution: AnyConvolution,
     config: C,
 }
 
-impl<C: ConvolutionConfig> Convolution<C> {
+impl<C: ConvolutionConfig> Conv<C> {
     /// A layer of these tensors; shapes are checked when it is used or quantized.
     pub fn new(weight: Tensor, bias: Option<Tensor>, config: C) -> Self {
         let convolution = AnyConvolution::new(weight, bias, C::RANK, config.geometry());
@@ -148,13 +148,13 @@ impl<C: ConvolutionConfig> Convolution<C> {
     }
 }
 
-impl<C: ConvolutionConfig> Module for Convolution<C> {
+impl<C: ConvolutionConfig> Module for Conv<C> {
     fn forward(&self, xs: &Tensor) -> CandleResult<Tensor> {
         self.try_forward(xs, None)
     }
 }
 
-impl<C: ConvolutionConfig + 'static> Layer for Convolution<C> {
+impl<C: ConvolutionConfig + 'static> Layer for Conv<C> {
     fn kind(&self) -> LayerKind {
         C::KIND
     }
@@ -195,7 +195,7 @@ impl<C: ConvolutionConfig + 'static> Layer for Convolution<C> {
     }
 }
 
-layers! { [C: ConvolutionConfig + 'static] Convolution<C> }
+layers! { [C: ConvolutionConfig + 'static] Conv<C> }
 
 /// The layers, by candle's names.
 macro_rules! convolutions {
@@ -205,7 +205,7 @@ macro_rules! convolutions {
         $load:ident, $load_without_bias:ident, $shape:literal, $span:literal;
     )+) => {$(
         $(#[$doc])*
-        pub type $layer = Convolution<$config>;
+        pub type $layer = Conv<$config>;
 
         impl ConvolutionConfig for $config {
             const KIND: LayerKind = LayerKind::$layer;

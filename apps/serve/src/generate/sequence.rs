@@ -119,7 +119,7 @@ impl Sequence {
         }
     }
 
-    /// What others may begin with; `None` after an error, because the cache may be wrong.
+    /// The entry that others may begin with; `None` after an error, because the cache may be wrong.
     pub fn into_entry(mut self, used: u64) -> Option<Entry<Cache>> {
         let length = whole_pages(self.cache.len());
         self.tokens.truncate(length);
@@ -168,7 +168,7 @@ impl Sequence {
         [&rest[..rest.len().min(most)], &self.guess].concat()
     }
 
-    /// At most `room` guesses of the draft model; none while it has over `most` tokens to read.
+    /// Guesses of the draft model, at most `room`; none while it has over `most` tokens to read.
     fn drafted(&mut self, most: usize, room: usize, (model, ends): Drafter<'_>) -> Vec<u32> {
         let (Some(cache), true) = (&mut self.draft, room > 0) else {
             return Vec::new();

@@ -17,7 +17,7 @@ pub(super) struct Parts {
     pub inputs: Projected,
     /// The norms of each head's queries and keys.
     pub head_norms: Option<[&'static str; 2]>,
-    /// Where a checkpoint keeps the precision of attention.
+    /// The name in a checkpoint of the precision of attention.
     pub attention: &'static str,
     /// The scale of scores, if not by the size of a head.
     pub scale: Option<f64>,
@@ -65,7 +65,7 @@ pub(super) enum Norm {
     Layer {
         bias: bool,
     },
-    /// Without a mean, with an offset that is added to the stored weight.
+    /// A norm without a mean, with an offset that is added to the stored weight.
     Rms {
         offset: f64,
     },

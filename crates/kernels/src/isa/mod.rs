@@ -81,7 +81,7 @@ pub(crate) struct Registers {
 }
 
 impl Registers {
-    /// What most instruction sets have.
+    /// The sizes that most instruction sets have.
     const COMMON: Self = Self {
         lanes: 8,
         panel_width: 16,
