@@ -148,6 +148,13 @@ impl<'f> BindingFinder<'f, '_> {
     }
 
     fn bind(&mut self, pat: &Pat, at: usize, value: Option<&'f Expr>) {
+        if let (Pat::Tuple(pats), Some(Expr::Tuple(values))) = (pat, value)
+            && pats.elems.len() == values.elems.len()
+        {
+            let pairs = pats.elems.iter().zip(&values.elems);
+            pairs.for_each(|(pat, value)| self.bind(pat, at, Some(value)));
+            return;
+        }
         let names = nodes(pat).filter_map(|node| get!(node, Node::PatIdent));
         let names: BTreeSet<_> = names.map(|pat| pat.ident.to_string()).collect();
         for name in names {

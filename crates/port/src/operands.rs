@@ -590,7 +590,8 @@ fn binders<'u>(facts: Facts<'u>) -> Vec<Binder<'u>> {
                     _ => continue,
                 };
                 for bound in exprs(&**condition).filter_map(|expr| get!(expr, Expr::Let)) {
-                    let scope = source.start(&**condition)..end;
+                    // The names are not bound in the value.
+                    let scope = source.range(&*bound.expr).end..end;
                     push(scope, &bound.pat, Bound::Value(&bound.expr));
                 }
             }

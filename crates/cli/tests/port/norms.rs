@@ -268,8 +268,7 @@ pub struct Norm {
 impl Norm {
     fn load(size: usize, given: Tensor, vb: VarBuilder) -> Result<Self> {
         let weight = vb.get(size, WEIGHT).or_else(|_| vb.get(size, GAMMA))?;
-        let bias = vb.get(size, BIAS)?;
-        let planes = vb.get(size, PLANES)?.unsqueeze(0)?;
+        let (bias, planes) = (vb.get(size, BIAS)?, vb.get(size, PLANES)?.unsqueeze(0)?);
         Ok(Self { weight, bias, planes, given, eps: 1e-12 })
     }
 
