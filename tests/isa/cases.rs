@@ -294,6 +294,9 @@ pub const CASES: &[Case] = &[
 /// Exports that compute nothing, and why.
 const EXEMPT: &[(&str, &str)] = &[
     ("nn::ops", "the module, whose functions have cases"),
+    ("nn::Conv", "its aliases have cases"),
+    ("nn::Recurrent", "its aliases have cases"),
+    ("nn::RecurrentCell", "its aliases have cases"),
     ("nn::GRUConfig", "candle's configuration"),
     ("nn::LSTMConfig", "candle's configuration"),
     ("nn::RecurrentConfig", "a configuration"),

@@ -1,18 +1,30 @@
 //! The geometry of a convolution, and the matrices of its taps.
 
+use std::fmt::Debug;
 use std::sync::{Arc, OnceLock};
 
 use candle_core::Tensor;
 use candle_core::conv::CudnnFwdAlgo;
 use candle_nn::{Conv1dConfig, Conv2dConfig, ConvTranspose1dConfig};
 
-use super::ConvolutionConfig;
 use crate::error::{Error, Result};
 use crate::module::{ConvolutionCost, LayerKind};
 use crate::qconfig::QConfig;
 use crate::sizes;
 use crate::tensor::mismatch;
+use crate::trace::Span;
 use crate::weight::QWeight;
+
+/// A configuration of candle's, which tells the kind of convolution.
+pub trait ConvolutionConfig: Copy + Debug + Send + Sync {
+    const KIND: LayerKind;
+    /// Spatial dimensions.
+    const RANK: usize;
+
+    fn geometry(self) -> Geometry;
+
+    fn span(name: Option<&str>) -> Span;
+}
 
 /// A quantized weight: the matrices of its taps, `[taps * out channels, in channels]`.
 #[derive(Debug)]

@@ -4,8 +4,6 @@ mod batch_norm;
 mod geometry;
 mod layer;
 
-use std::fmt::Debug;
-
 use candle_core::{Result as CandleResult, Tensor};
 use candle_nn::{BatchNorm, Conv1dConfig, Conv2dConfig, ConvTranspose1dConfig, Module, VarBuilder};
 
@@ -17,19 +15,9 @@ use crate::qconfig::QConfig;
 use crate::tap::{Replay, Tap};
 use crate::trace::{self, Span};
 use crate::weight::StoredWeight;
+use geometry::ConvolutionConfig;
 pub(crate) use geometry::{Geometry, of_taps};
 use layer::AnyConvolution;
-
-/// A configuration of candle's, which tells the kind of convolution.
-pub trait ConvolutionConfig: Copy + Debug + Send + Sync {
-    const KIND: LayerKind;
-    /// Spatial dimensions.
-    const RANK: usize;
-
-    fn geometry(self) -> Geometry;
-
-    fn span(name: Option<&str>) -> Span;
-}
 
 /// A convolution of a kind: [`Conv1d`], [`Conv2d`] or [`ConvTranspose1d`].
 #[derive(Clone, Debug)]
