@@ -18,8 +18,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
 use candle_core::{DType, Device};
-use candle_dynquant::checkpoint::{self, Plan};
-use candle_dynquant::{Checkpoint, QConfigSpec, quantize_dynamic};
+use candle_dynquant::{Checkpoint, QConfigSpec, checkpoint, quantize_dynamic};
 use candle_dynquant_io::{child, print};
 use candle_dynquant_support::bench::table::{self, Cell, cell, left};
 use candle_dynquant_support::bench::{Args, median};
@@ -85,8 +84,7 @@ fn measure(
     let dir = tempfile::tempdir()?;
     let int8 = dir.path().join("int8");
     let source = Checkpoint::open(float)?;
-    let plan = Plan::new(&source, &spec, &[], &[])?;
-    checkpoint::quantize(&source, &plan, &int8, |_| {})?;
+    checkpoint::quantize(&source, &spec, &int8, |_| {})?;
     let how = match model {
         "int8" => "quantize",
         _ => "quantize with embeddings",

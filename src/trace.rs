@@ -5,9 +5,10 @@
 
 /// The span of a forward call, until it is dropped.
 #[cfg(feature = "tracing")]
-pub(crate) type Span = tracing::span::EnteredSpan;
+pub type Span = tracing::span::EnteredSpan;
 #[cfg(not(feature = "tracing"))]
-pub(crate) struct Span;
+#[derive(Debug)]
+pub struct Span;
 
 /// The span of the forward call of a layer, by candle-transformers' name for its kind, or of an
 /// operation, which has no name of its own.

@@ -39,9 +39,14 @@ fn the_guide_names_types_and_variants_that_exist() {
     let blocks = regex::Regex::new("(?ms)^```.*?^```$").expect("a pattern");
     let name = r"`(?:[a-z_]+::)*(([A-Z]\w*[a-z]\w*)(?:::\w+)?)(?:\([^`]*\)\??)?`";
     let name = regex::Regex::new(name).expect("a pattern");
+    let pattern = |text: String| regex::Regex::new(&text).expect("a pattern");
     let exists = |name: &str| {
-        let pattern = regex::Regex::new(&format!(r"\b{name}\b"));
-        pattern.expect("a pattern").is_match(api)
+        // Members of an alias are listed with the type that it stands for.
+        let (owner, member) = name.split_once("::").unwrap_or((name, ""));
+        let alias = pattern(format!(r"pub type (?:\w+::)*{owner} = (\w+)<")).captures(api);
+        let of_alias = alias.map(|alias| format!("{}::{member}", &alias[1]));
+        let is_listed = |name: &str| pattern(format!(r"\b{name}\b")).is_match(api);
+        is_listed(name) || of_alias.is_some_and(|name| is_listed(&name))
     };
     let docs = concat!(env!("CARGO_MANIFEST_DIR"), "/docs");
     let files = fs::read_dir(docs).expect("the guide");

@@ -60,6 +60,9 @@ mod convert;
 mod read;
 mod write;
 
-pub use convert::{Plan, PlannedLayer, dequantize, quantize};
+// For the command `dynquant`, which shows the layers before it writes them.
+#[doc(hidden)]
+pub use convert::{Plan, PlannedLayer};
+pub use convert::{dequantize, quantize};
 pub use read::{Checkpoint, TensorInfo, loaded};
 pub use write::{Beside, Saved, save};

@@ -58,7 +58,7 @@ fn sums_that_can_leave_i32_are_found_in_any_block() -> Result<()> {
         fault(source.plan(&spec, &[])).has(expected).has("got 2152327500");
         // With the plan of a checkpoint with other values, the overflow is found during the write.
         let plan = zeros.plan(&spec, &[])?;
-        let written = checkpoint::quantize(&source.checkpoint, &plan, &source.out, |_| ());
+        let written = plan.write(&source.checkpoint, &source.out, |_| ());
         fault(written).has(expected);
         assert!(!source.out.exists(), "{qscheme:?}");
     }

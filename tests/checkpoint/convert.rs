@@ -18,7 +18,7 @@ fn folder() -> Result<Source> {
 fn written(source: &Source, spec: &QConfigSpec, name: &str) -> Result<(Vec<u8>, Value)> {
     let converted = source.beside("converted");
     let plan = Plan::new(&source.checkpoint, spec, &[], &["table".to_owned()])?;
-    checkpoint::quantize(&source.checkpoint, &plan, &converted, |_| ())?;
+    plan.write(&source.checkpoint, &converted, |_| ())?;
     source.save(&quantized(&source.path, spec)?)?;
     let read = |file: &str| -> Result<Vec<u8>> {
         let (saved, converted) =

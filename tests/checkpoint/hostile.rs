@@ -242,7 +242,7 @@ fn rows_that_no_byte_stands_for_are_refused() -> Result<()> {
             };
             let spec = QConfigSpec::new().kind(kind, qconfig);
             let plan = Plan::new(&source, &spec, &[], tables);
-            let written = plan.and_then(|plan| checkpoint::quantize(&source, &plan, &out, |_| ()));
+            let written = plan.and_then(|plan| plan.write(&source, &out, |_| ()));
             let Some(expected) = expected else {
                 written?;
                 fs::remove_file(&out)?;

@@ -141,8 +141,7 @@ fn other_files_of_the_source_that_are_none_are_refused() -> Result<()> {
     let socket = |path: &Path| drop(UnixListener::bind(path).unwrap());
     let write = |folder: &Path| {
         let (source, out) = (Checkpoint::open(folder).unwrap(), folder.join("out"));
-        let plan = Plan::new(&source, &all_int8(), &[], &[]).unwrap();
-        let written = checkpoint::quantize(&source, &plan, &out, |_| ());
+        let written = checkpoint::quantize(&source, &all_int8(), &out, |_| ());
         assert!(!out.exists());
         written
     };

@@ -50,7 +50,7 @@ pub fn assert_reads_back(spec: &QConfigSpec) {
 
 /// Quantizes a checkpoint without a model.
 pub fn convert(source: &Checkpoint, spec: &QConfigSpec, out: &Path) -> candle_dynquant::Result<()> {
-    checkpoint::quantize(source, &Plan::new(source, spec, &[], &[])?, out, |_| ())
+    checkpoint::quantize(source, spec, out, |_| ())
 }
 
 /// Quantizes a model of a checkpoint and saves it.
@@ -142,8 +142,7 @@ impl Source {
 
     /// Quantizes the file without a model; also what these names mean in [`Plan::new`].
     pub fn convert(&self, spec: &QConfigSpec, linears: &[&str]) -> candle_dynquant::Result<()> {
-        let plan = self.plan(spec, linears)?;
-        checkpoint::quantize(&self.checkpoint, &plan, &self.out, |_| ())
+        self.plan(spec, linears)?.write(&self.checkpoint, &self.out, |_| ())
     }
 
     pub fn plan(&self, spec: &QConfigSpec, linears: &[&str]) -> candle_dynquant::Result<Plan> {

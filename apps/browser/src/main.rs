@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use anyhow::{Context, Result};
-use candle_dynquant::checkpoint::{Plan, quantize};
+use candle_dynquant::checkpoint::quantize;
 use candle_dynquant::{Checkpoint, QConfigSpec};
 use candle_dynquant_io::{input, output};
 use clap::Parser;
@@ -56,8 +56,7 @@ fn prepare(from: &Path, to: &Path) -> Result<()> {
     }
     let source = Checkpoint::open(from.join(weights.0))?;
     let spec = QConfigSpec::int8().embeddings();
-    let plan = Plan::new(&source, &spec, &[], &[])?;
-    quantize(&source, &plan, to.join(weights.0), |_| ())?;
+    quantize(&source, &spec, to.join(weights.0), |_| ())?;
     // A file that a page could not open is reported here.
     open(to).map(|_| ())
 }

@@ -16,7 +16,7 @@ use crate::qconfig::QConfig;
 use crate::quantize::{LeftReason, Outcome, QConfigSpec, quantize_dynamic};
 use crate::words::unknown_name;
 
-/// Ends of a module's name that make it a table: see [`Plan::new`].
+/// Ends of a module's name that make it a table: see [`quantize`](super::quantize).
 const TABLES: [&str; 6] = ["wte", "wpe", "shared", "relative_attention_bias", "pos", "emb"];
 /// Names of a module that is a router if its siblings are experts.
 const GATES: [&str; 2] = ["gate", "shared_expert_gate"];
@@ -50,19 +50,6 @@ const EXPERTS: [&str; 2] = ["gate_up_proj", "down_proj"];
 const TIED_TABLE: &str = "TiedTable";
 
 /// The layers that the tensors of a checkpoint are taken for, each with its quantization.
-///
-/// ```no_run
-/// use candle_dynquant::checkpoint::{self, Plan};
-/// use candle_dynquant::{Checkpoint, QConfigSpec};
-///
-/// let source = Checkpoint::open("path/to/folder")?;
-/// let plan = Plan::new(&source, &QConfigSpec::int8(), &[], &[])?;
-/// for layer in plan.layers() {
-///     println!("{} {} {:?}", layer.name, layer.kind, layer.qconfig); // or why not
-/// }
-/// checkpoint::quantize(&source, &plan, "path/to/int8", |_bytes| {})?;
-/// # Ok::<(), candle_dynquant::Error>(())
-/// ```
 #[derive(Clone, Debug)]
 pub struct Plan {
     layers: Vec<PlannedLayer>,
@@ -84,38 +71,17 @@ pub struct PlannedLayer {
 }
 
 impl Plan {
-    /// Applies a spec to the layers that the float matrices of a checkpoint are taken for.
+    /// Applies a spec to the layers that the float matrices of a checkpoint are taken for, by the
+    /// rules of [`quantize`](super::quantize); `linears` and `embeddings` are names of tensors, with
+    /// or without `.weight`, that are what they are said to be, whatever they are called.
     ///
-    /// - `name.weight`, of two dimensions, is a Linear, with the exceptions below. The names of
-    ///   `linears` and `embeddings`, with or without `.weight`, are what they are said to be,
-    ///   whatever they are called.
-    /// - A tensor of any other name and of two dimensions or more, if `linears` or `embeddings`
-    ///   have its full name, is what they say: `in_proj_weight`, or experts `[experts, out, in]`.
-    ///   Its rows, of all experts, get a scale each, and models that cut their weights from it get
-    ///   quantized layers. Experts whose rows are inputs, as in gpt-oss and Llama 4, are an error.
-    /// - It is an Embedding if it has no bias and the last part of `name` contains `embed`, ends with
-    ///   `_emb`, or is `emb`, `pos`, `wte`, `wpe`, `shared` or `relative_attention_bias`; `embed_out` is
-    ///   a Linear.
-    /// - It is a `Custom(Conv1D)`, whose weight is `[in, out]`, if its bias is as long as the
-    ///   second dimension and not the first, or a module with the same last part is one, as in
-    ///   GPT-2.
-    /// - It is a `Custom(Expert)` below `experts`, which are Linears to a rule by name or regex; a
-    ///   `Custom(Router)` below `router`, or as `gate` or `shared_expert_gate` beside `experts`; a
-    ///   `Custom(Norm)` if the last part contains `norm`, a `Custom(Codebook)` if it contains
-    ///   `codebook`; `embed_positions` is a `Custom(Positions)`; below a part that begins with `lora_`
-    ///   it is a `Custom(Adapter)`. These and Conv1Ds stay float.
-    /// - It is a `Custom(TiedTable)`, which stays float, if it is an Embedding that transformers
-    ///   ties to a head, by `architectures` of `config.json`, or if it is called `shared`, and no
-    ///   Linear has its shape.
-    /// - `name.weight_ih_l0` and `name.weight_hh_l0` are an LSTM, a GRU or an RNN, by the rows of
-    ///   the weight of the hidden state, and without `_l0` a cell.
-    ///
-    /// All other tensors, such as weights of convolutions, stay as they are.
+    /// A tensor of another name and of two dimensions or more is named in full: `in_proj_weight`,
+    /// or experts `[experts, out, in]`. Its rows, of all experts, get a scale each, and models that
+    /// cut their weights from it get quantized layers. Experts whose rows are inputs, as in gpt-oss
+    /// and Llama 4, are an error.
     ///
     /// # Errors
-    /// When a rule matches no layer, nothing is quantized, a layer is quantized already, one of the
-    /// names belongs to no layer, or a weight whose many inputs require a check of its codes
-    /// cannot be read or holds a NaN or an infinity.
+    /// As [`quantize`](super::quantize); when one of the names belongs to no layer.
     pub fn new(
         source: &Checkpoint,
         spec: &QConfigSpec,
@@ -136,7 +102,6 @@ impl Plan {
     ///
     /// # Errors
     /// As [`new`](Self::new); when a kind is another one.
-    #[doc(hidden)]
     pub fn of_kinds(
         source: &Checkpoint,
         spec: &QConfigSpec,
@@ -187,7 +152,6 @@ impl PlannedLayer {
 
     /// Whether other libraries have no module for it: one tensor of several layers, which models
     /// cut their weights from, or a quantized convolution.
-    #[doc(hidden)]
     pub fn is_foreign(&self) -> bool {
         self.tensors == [&*self.name] || Geometry::of_kind(&self.kind).is_some()
     }

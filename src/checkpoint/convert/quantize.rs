@@ -17,11 +17,42 @@ use crate::kernels;
 use crate::module::LayerKind;
 use crate::qconfig::{IntType, QConfig};
 use crate::qparams::QScheme;
+use crate::quantize::QConfigSpec;
 use crate::tensor::from_f32_vec;
 use crate::weight::{Format, QWeight, Zeros};
 
-/// Writes `source` with the weights of a plan quantized: the same tensors as of a model that is
+/// Writes `source` with the layers that a spec quantizes: the same tensors as of a model that is
 /// quantized and [saved](crate::checkpoint::save).
+///
+/// ```no_run
+/// use candle_dynquant::{Checkpoint, QConfigSpec, checkpoint};
+///
+/// let source = Checkpoint::open("path/to/folder")?;
+/// checkpoint::quantize(&source, &QConfigSpec::int8(), "path/to/int8", |_bytes| {})?;
+/// # Ok::<(), candle_dynquant::Error>(())
+/// ```
+///
+/// The layers are those that the float matrices are taken for, by their names:
+///
+/// - `name.weight`, of two dimensions, is a Linear, with the exceptions below.
+/// - It is an Embedding if it has no bias and the last part of `name` contains `embed`, ends with
+///   `_emb`, or is `emb`, `pos`, `wte`, `wpe`, `shared` or `relative_attention_bias`; `embed_out` is
+///   a Linear.
+/// - It is a `Custom(Conv1D)`, whose weight is `[in, out]`, if its bias is as long as the
+///   second dimension and not the first, or a module with the same last part is one, as in
+///   GPT-2.
+/// - It is a `Custom(Expert)` below `experts`, which are Linears to a rule by name or regex; a
+///   `Custom(Router)` below `router`, or as `gate` or `shared_expert_gate` beside `experts`; a
+///   `Custom(Norm)` if the last part contains `norm`, a `Custom(Codebook)` if it contains
+///   `codebook`; `embed_positions` is a `Custom(Positions)`; below a part that begins with `lora_`
+///   it is a `Custom(Adapter)`. These and Conv1Ds stay float.
+/// - It is a `Custom(TiedTable)`, which stays float, if it is an Embedding that transformers
+///   ties to a head, by `architectures` of `config.json`, or if it is called `shared`, and no
+///   Linear has its shape.
+/// - `name.weight_ih_l0` and `name.weight_hh_l0` are an LSTM, a GRU or an RNN, by the rows of
+///   the weight of the hidden state, and without `_l0` a cell.
+///
+/// All other tensors, such as weights of convolutions, stay as they are.
 ///
 /// A weight takes 100 MB of memory whatever its size: a weight with a scale for each row is read
 /// once, a weight with a single scale by a min-max observer twice. By another observer of the whole
@@ -29,15 +60,31 @@ use crate::weight::{Format, QWeight, Zeros};
 /// `progress` is called with the bytes of each tensor when it is done.
 ///
 /// # Errors
-/// When a weight cannot be quantized as planned, or `out` cannot be written, is the source, or is a
-/// folder with other files. Then nothing is changed.
+/// When a rule of the spec matches no layer, nothing is quantized, a layer is quantized already, a
+/// weight cannot be quantized, or `out` cannot be written, is the source, or is a folder with other
+/// files. Then nothing is changed.
 pub fn quantize(
     source: &Checkpoint,
-    plan: &Plan,
+    spec: &QConfigSpec,
     out: impl AsRef<Path>,
     progress: impl FnMut(u64),
 ) -> Result<()> {
-    rewrite(&contents(&source.opened, plan)?, out.as_ref(), progress)
+    Plan::new(source, spec, &[], &[])?.write(source, out, progress)
+}
+
+impl Plan {
+    /// Writes `source` with the layers of this plan quantized.
+    ///
+    /// # Errors
+    /// As [`quantize`].
+    pub fn write(
+        &self,
+        source: &Checkpoint,
+        out: impl AsRef<Path>,
+        progress: impl FnMut(u64),
+    ) -> Result<()> {
+        rewrite(&contents(&source.opened, self)?, out.as_ref(), progress)
+    }
 }
 
 fn contents<'a>(source: &'a Opened, plan: &'a Plan) -> Result<Contents<'a>> {

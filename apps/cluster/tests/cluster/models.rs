@@ -4,7 +4,7 @@
 use std::fs;
 use std::path::PathBuf;
 
-use candle_dynquant::checkpoint::{Plan, quantize};
+use candle_dynquant::checkpoint::quantize;
 use candle_dynquant::{Checkpoint, QConfigSpec};
 
 use crate::data::{self, ASSETS};
@@ -13,8 +13,7 @@ use crate::process::{Cluster, error, ok, run};
 /// `assets/bert` in int8, written by `dynquant quantize`.
 fn quantized(dir: PathBuf) -> PathBuf {
     let source = Checkpoint::open(ASSETS).unwrap();
-    let plan = Plan::new(&source, &QConfigSpec::int8(), &[], &[]).unwrap();
-    quantize(&source, &plan, &dir, |_| ()).unwrap();
+    quantize(&source, &QConfigSpec::int8(), &dir, |_| ()).unwrap();
     dir
 }
 

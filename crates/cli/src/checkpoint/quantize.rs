@@ -46,7 +46,7 @@ pub fn run(args: &QuantizeArgs) -> Result<()> {
     let before = tensors.values().map(|tensor| tensor.bytes).sum();
     {
         let mut progress = Progress::new(before);
-        checkpoint::quantize(&source, &plan, output, |bytes| progress.add(bytes))?;
+        plan.write(&source, output, |bytes| progress.add(bytes))?;
     }
     let written = Checkpoint::open(output)?;
     let after = written.tensors().map(|tensor| tensor.bytes).sum();

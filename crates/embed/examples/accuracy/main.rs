@@ -18,7 +18,7 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use anyhow::{Context, Result, ensure};
-use candle_dynquant::checkpoint::{Plan, quantize};
+use candle_dynquant::checkpoint::quantize;
 use candle_dynquant::{Checkpoint, QConfigSpec};
 use clap::Parser;
 use dynquant_embed::program::{self, print};
@@ -78,8 +78,7 @@ fn run(arguments: &Arguments) -> Result<()> {
     for (name, spec) in &specs {
         let out = work.path().join(name);
         let source = Checkpoint::open(&arguments.model)?;
-        let plan = Plan::new(&source, spec, &[], &[])?;
-        quantize(&source, &plan, &out, |_| ())?;
+        quantize(&source, spec, &out, |_| ())?;
         let vectors = vectors(name, &out, Options::new(), &task)?;
         std::fs::remove_dir_all(&out).with_context(|| out.display().to_string())?;
         rows.push(Figures::new(name, &vectors, &float, &task));

@@ -6,7 +6,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, ensure};
-use candle_dynquant::checkpoint::{Plan, quantize};
+use candle_dynquant::checkpoint::quantize;
 use candle_dynquant::{Checkpoint, QConfigSpec};
 use dynquant_embed::{Options, Preset};
 use serde::de::DeserializeOwned;
@@ -100,7 +100,7 @@ pub fn quantized_by(folder: &Path, spec: &QConfigSpec) -> Result<(TempDir, PathB
     let dir = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR"))?;
     let out = dir.path().join("quantized");
     let source = Checkpoint::open(folder)?;
-    quantize(&source, &Plan::new(&source, spec, &[], &[])?, &out, |_| ())?;
+    quantize(&source, spec, &out, |_| ())?;
     Ok((dir, out))
 }
 
