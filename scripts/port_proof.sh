@@ -23,6 +23,9 @@ cd "$(dirname "$0")/.."
 version=0.11.1
 root="$PWD"
 scratch="$root/target/port-proof"
+# Ported code is formatted by its own project's settings, not by this one's.
+mkdir -p "$scratch"
+: >"$scratch/rustfmt.toml"
 
 find_sources() {
     find "${CARGO_HOME:-$HOME/.cargo}/registry/src" -maxdepth 2 -type d \
