@@ -44,7 +44,7 @@ fn send(stream: &mut TcpStream, bytes: &[u8], patience: Duration) {
     let _ = stream.write_all(bytes);
 }
 
-/// What happened during an attack.
+/// The events of an attack.
 #[derive(Debug)]
 #[expect(dead_code, reason = "printed")]
 struct Seen {
