@@ -8,7 +8,7 @@
 //! SIGKILL cannot be handled. After it, a child on Linux ends once it has used its processor time.
 
 use std::io::{self, ErrorKind, Read, Write};
-use std::process::{Child, Command, Output, Stdio};
+use std::process::{Child, Command, ExitStatus, Output, Stdio};
 use std::sync::mpsc::{self, Receiver};
 use std::thread;
 use std::time::{Duration, Instant};
@@ -25,8 +25,7 @@ const TICK: Duration = Duration::from_millis(20);
 ///
 /// # Errors
 /// When the command cannot be started, writes more than [`MAX_OUTPUT`], or has not ended within
-/// `limit`
-/// ([`ErrorKind::TimedOut`]).
+/// `limit` ([`ErrorKind::TimedOut`]).
 pub fn run(command: &mut Command, stdin: &[u8], limit: Duration) -> io::Result<Output> {
     let start = Instant::now();
     let left = || limit.saturating_sub(start.elapsed());
@@ -46,6 +45,9 @@ pub fn run(command: &mut Command, stdin: &[u8], limit: Duration) -> io::Result<O
     let status = loop {
         group::heed_signals();
         if let Some(status) = running.child.try_wait()? {
+            if group::has_spent_its_time(status) {
+                return Err(too_long(limit));
+            }
             break status;
         }
         if left().is_zero() {
@@ -112,7 +114,7 @@ impl Drop for Running {
 
 #[cfg(unix)]
 mod group {
-    use std::os::unix::process::CommandExt;
+    use std::os::unix::process::{CommandExt, ExitStatusExt};
     use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
     use std::sync::{Mutex, MutexGuard, PoisonError};
 
@@ -173,14 +175,21 @@ mod group {
     #[cfg(target_os = "linux")]
     fn limit_processor_time(pid: Pid, limit: Duration) {
         use rustix::process::{Resource, Rlimit, prlimit};
-        let seconds = Some(limit.as_secs().saturating_add(1));
-        let limit = Rlimit { current: seconds, maximum: seconds };
+        let seconds = limit.as_secs().saturating_add(1);
+        // SIGXCPU at the first, SIGKILL at the second.
+        let limit = Rlimit { current: Some(seconds), maximum: Some(seconds.saturating_add(1)) };
         // The child may have ended, or have a lower limit.
         let _ = prlimit(Some(pid), Resource::Cpu, limit);
     }
 
     #[cfg(not(target_os = "linux"))]
     fn limit_processor_time(_: Pid, _: Duration) {}
+
+    /// Whether the child was ended at its limit of processor time, which it can reach before the
+    /// next check of its limit.
+    pub fn has_spent_its_time(status: ExitStatus) -> bool {
+        status.signal() == Some(Signal::XCPU.as_raw())
+    }
 
     /// Ends the children and this process if a signal has arrived.
     pub fn heed_signals() {
@@ -220,6 +229,10 @@ mod group {
 
     pub fn start(command: &mut Command, _: Duration) -> io::Result<Child> {
         command.spawn()
+    }
+
+    pub fn has_spent_its_time(_: ExitStatus) -> bool {
+        false
     }
 
     pub fn heed_signals() {}
@@ -277,6 +290,14 @@ mod tests {
         assert_eq!(kind("sleep 1000 & exit 0", b""), ErrorKind::TimedOut);
         thread::sleep(Duration::from_millis(900));
         assert!(!mark.exists());
+    }
+
+    #[test]
+    fn the_end_of_its_processor_time_is_its_limit() {
+        // The kernel sends the signal before this process looks again, on a busy machine.
+        let killed = run(&mut sh("kill -s XCPU $$"), b"", LONG).unwrap_err();
+        assert_eq!(killed.kind(), ErrorKind::TimedOut);
+        assert!(!run(&mut sh("kill -s KILL $$"), b"", LONG).unwrap().status.success());
     }
 
     #[test]
