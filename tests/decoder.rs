@@ -438,8 +438,11 @@ fn each_key_of_a_gguf_file_is_known_or_named() -> Result<()> {
     let known = Content::read(&mut std::fs::File::open(llama)?)?.tensor_infos;
     let tensors = fixture["tensors"]["llama"].as_array().context("names")?;
     let tensors = tensors.iter().filter_map(|name| Some(format!("{}.weight", name.as_str()?)));
+    // `.scale` and `.input_scale` are llama.cpp's names beside weights of NVFP4.
     let more = ["blk.9.attn_q.bias", "blk.00.attn_q.bias", "blk.0.attn_q_norm.weight", "a.bias"];
-    let all = tensors.chain(more.map(str::to_owned));
+    let scales = ["blk.0.ffn_up.input_scale", "blk.0.ffn_up.scale", "blk.0.ffn_up.scales"];
+    let all = tensors.chain(more.into_iter().chain(scales).map(str::to_owned));
+    let all = all.chain(["a.position_ids".to_owned()]);
     for name in all.filter(|name| !known.contains_key(name) && name != "output.weight") {
         rewrite("llama", &[], &[&name], &path)?;
         let error = Folder::open(&path, None).err().map(|error| error.to_string());

@@ -11,18 +11,21 @@ use candle_dynquant_io::keys::Treatment::{Harmless, Used};
 use crate::config::Config;
 use crate::family::Family;
 
-/// Tensors outside the layers.
+/// Tensors of a folder outside the layers.
 #[rustfmt::skip]
 const TENSORS: Table = Table(&[
     (&["*rotary_emb.inv_freq", "*position_ids"], Harmless("computed from config.json")),
 ]);
 
-/// The tensors beside a quantized weight, in the layouts of quantization tools.
+/// The tensors beside a quantized weight of a folder, in the layouts of quantization tools.
 #[rustfmt::skip]
 const QUANTIZED: Table = Table(&[
     (&["weight_*", "_weight_*", "weight.*", "qweight", "qzeros", "scales", "g_idx", "SCB"], Used),
     (&["input_*", "output_scale"], Harmless("activations have scales of their rows")),
 ]);
+
+/// The tensors that a GGUF file's blocks are read as, beside the weight.
+const BLOCKS: Table = Table(&[(&["weight_scale", "weight_zero_point", "weight_minimum"], Used)]);
 
 /// The tensor of Llama 3's scaling in GGUF: a wavelength factor for each pair of a head's inputs.
 pub const ROPE_FACTORS: &str = "rope_freqs.weight";
@@ -41,7 +44,7 @@ pub fn check(path: &Path, config: &Config, checkpoint: &Checkpoint) -> Result<()
     let quantized = quantized.filter_map(|tensor| tensor.name.strip_suffix(".weight"));
     let quantized: HashSet<&str> = quantized.collect();
     let names = tensors.iter().map(|tensor| &*tensor.name);
-    let mut others = names.filter(|name| TENSORS.treatment(name).is_none());
+    let mut others = names.filter(|name| config.is_gguf || TENSORS.treatment(name).is_none());
     let extra = others.find(|name| !is_read(config, name, &quantized) && !is_of_gguf(config, name));
     ensure!(
         extra.is_none(),
@@ -91,6 +94,7 @@ fn is_of_gguf(config: &Config, tensor: &str) -> bool {
 fn is_read(config: &Config, tensor: &str, quantized: &HashSet<&str>) -> bool {
     // In GGUF any product of these may have a bias.
     let gguf = config.is_gguf;
+    let beside = if gguf { BLOCKS } else { QUANTIZED };
     let (qkv, out, mlp) = (config.has_bias() || gguf, config.attention_bias || gguf, config.mlp_bias || gguf);
     let (normal, gemma) = (config.has_qk_norm(), config.is_gemma());
     let (shared, joined) = (config.has_joined_mlp(), config.has_joined_projections());
@@ -131,7 +135,7 @@ fn is_read(config: &Config, tensor: &str, quantized: &HashSet<&str>) -> bool {
             part == "weight"
                 || (*has_bias && part == "bias")
                 || (module.is_some_and(|module| quantized.contains(module))
-                    && QUANTIZED.treatment(part).is_some())
+                    && beside.treatment(part).is_some())
         };
         *is_there && part.is_some_and(is_part)
     })
