@@ -20,7 +20,7 @@ PAGES = ROOT / "target/doc/candle_dynquant"
 LIST = ROOT / "docs/public-api.txt"
 ITEM = re.compile(r'<pre class="rust item-decl"><code>(.*?)</code></pre>', re.S)
 METHOD = re.compile(
-    r'<section id="(?:method|tymethod|associatedconstant|associatedtype)\.\w+"[^>]*>.*?'
+    r'<section id="(?:method|tymethod|associatedconstant|associatedtype)\.[\w-]+"[^>]*>.*?'
     r'<h4 class="code-header">(.*?)</h4>',
     re.S,
 )

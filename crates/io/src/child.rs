@@ -25,7 +25,7 @@ const TICK: Duration = Duration::from_millis(20);
 ///
 /// # Errors
 /// When the command cannot be started, writes more than [`MAX_OUTPUT`], or has not ended within
-/// `limit` ([`ErrorKind::TimedOut`]).
+/// `limit` or its processor time ([`ErrorKind::TimedOut`]).
 pub fn run(command: &mut Command, stdin: &[u8], limit: Duration) -> io::Result<Output> {
     let start = Instant::now();
     let left = || limit.saturating_sub(start.elapsed());
@@ -178,8 +178,11 @@ mod group {
         let seconds = limit.as_secs().saturating_add(1);
         // SIGXCPU at the first, SIGKILL at the second.
         let limit = Rlimit { current: Some(seconds), maximum: Some(seconds.saturating_add(1)) };
+        let no_core = Rlimit { current: Some(0), maximum: Some(0) };
         // The child may have ended, or have a lower limit.
         let _ = prlimit(Some(pid), Resource::Cpu, limit);
+        // SIGXCPU would write one.
+        let _ = prlimit(Some(pid), Resource::Core, no_core);
     }
 
     #[cfg(not(target_os = "linux"))]

@@ -30,7 +30,8 @@ pub struct RecurrentCell<K> {
 }
 
 impl<K: RecurrentKind> RecurrentCell<K> {
-    /// The state after one step from `state`, or from zeros.
+    /// The state after one step from `state`, or from zeros: candle's `LSTMState` of an LSTM, else
+    /// the tensor `h`.
     ///
     /// # Errors
     /// When the input or the state has a wrong shape or dtype, or is on another device than the

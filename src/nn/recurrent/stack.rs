@@ -68,7 +68,8 @@ impl<K: Gated> Recurrent<K> {
 }
 
 impl<K: RecurrentKind> Recurrent<K> {
-    /// The output and the last state; the state before the first step is `state`, or zeros.
+    /// The output and the last state; the state before the first step is `state`, or zeros. The
+    /// state of an LSTM is candle's `LSTMState`, else it is the tensor `h`.
     ///
     /// # Errors
     /// When the input or the state has a wrong shape or dtype, or is on another device than the
