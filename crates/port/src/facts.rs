@@ -46,6 +46,8 @@ impl<'u> Facts<'u> {
         let all = self.bindings(name).into_iter().flat_map(|all| all.found.iter().rev());
         // An assignment in such a block changes a variable of an outer block.
         let counts = all.filter(|one| one.is_assigned || one.scope.end > before);
+        // The values of a tuple are outside of the bindings that it gives them to.
+        let counts = counts.filter(|one| one.at <= before);
         let values = counts.filter_map(|one| one.value);
         values.filter(|value| source.range(*value).end <= before).collect()
     }

@@ -24,6 +24,16 @@ pub struct Base {
     shared: Traced,
 }
 
+impl Base {
+    fn new(vb: VarBuilder) -> Result<Self> {
+        unimplemented!()
+    }
+
+    fn of(vb: VarBuilder) -> Base {
+        unimplemented!()
+    }
+}
+
 pub struct Model {
     base: Base,
     lookup: Lookup,
@@ -53,6 +63,8 @@ fn heads_of_embeddings_are_tied_where_that_is_certain() {
         NEW(self.base.embed) @ TIED(&self.base.embed)
         NEW(self.base.shared) @ TIED(&self.base.shared)
         NEW(table.embed) @ TIED(&table.embed)
+        let x = Base::new(vb)?; NEW(x.embed) @ let x = Base::new(vb)?; TIED(&x.embed)
+        let x = Base::of(vb); NEW(x.embed) @ let x = Base::of(vb); TIED(&x.embed)
         NEW(given) @ TIED(given)
         NEW(arc) @ TIED(arc)
         candle_nn::linear::Linear::new(given.embeddings().clone(), None) @ TIED(given)

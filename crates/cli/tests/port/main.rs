@@ -116,11 +116,24 @@ fn compare(text: &str, body: &str, expected: &str, note: &str) {
     assert_eq!(crates::left(&report), &[note][..usize::from(expected == "left")], "{body}");
     let ported = if ["left", "stays"].contains(&expected) { body } else { expected };
     has(&dense(&read(&path)), &dense(&format!("{ported} }} }}")));
+    assert_eq!(json(&[], &path)["files"][0]["changed"], false, "{body}");
 }
 
 /// The text without spaces, and without commas that only line breaks need.
 fn dense(text: &str) -> String {
     text.split_whitespace().collect::<String>().replace(",)", ")").replace(",}", "}")
+}
+
+#[test]
+fn the_names_of_a_tuple_are_unknown_in_its_values() {
+    let text = "use candle_core::{Result, Tensor};\nuse candle_nn::{LayerNorm, Module};\n\
+        pub struct A { norm: LayerNorm }\n\
+        impl A { fn f(&self, xs: Tensor, h: &Tensor) -> Result<Tensor> {\n\
+        let (xs, ys) = (&xs, self.norm.forward(&xs.broadcast_add(h)?)?); xs + ys } }\n";
+    let folder = folder();
+    let path = file(&folder, "a.rs", text);
+    json(&["--write"], &path);
+    has(&dense(&read(&path)), "(&xs,self.norm.forward_add(&xs,h)?)");
 }
 
 /// No matrix of a user's type is skipped: its products are listed in whatever form, or a report
