@@ -25,12 +25,12 @@ pub struct Base {
 }
 
 impl Base {
-    fn new(vb: VarBuilder) -> Result<Self> {
-        unimplemented!()
+    fn new(embed: candle_nn::Embedding, shared: Traced) -> Result<Self> {
+        Ok(Self { embed, shared })
     }
 
-    fn of(vb: VarBuilder) -> Base {
-        unimplemented!()
+    fn with(embed: candle_nn::Embedding, shared: Traced) -> Base {
+        Base { embed, shared }
     }
 }
 
@@ -63,8 +63,8 @@ fn heads_of_embeddings_are_tied_where_that_is_certain() {
         NEW(self.base.embed) @ TIED(&self.base.embed)
         NEW(self.base.shared) @ TIED(&self.base.shared)
         NEW(table.embed) @ TIED(&table.embed)
-        let x = Base::new(vb)?; NEW(x.embed) @ let x = Base::new(vb)?; TIED(&x.embed)
-        let x = Base::of(vb); NEW(x.embed) @ let x = Base::of(vb); TIED(&x.embed)
+        let x = Base::new(e, s)?; NEW(x.embed) @ let x = Base::new(e, s)?; TIED(&x.embed)
+        let x = Base::with(e, s); NEW(x.embed) @ let x = Base::with(e, s); TIED(&x.embed)
         NEW(given) @ TIED(given)
         NEW(arc) @ TIED(arc)
         candle_nn::linear::Linear::new(given.embeddings().clone(), None) @ TIED(given)
